@@ -1,0 +1,1 @@
+"""Online learning when features come and go."""
