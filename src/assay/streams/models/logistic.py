@@ -92,9 +92,11 @@ class MaskedLogistic(StreamModel):
         return float(_dot(slots, values, self._w, self._n, self._head, *self._hyper()))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: float) -> None:
-        weight = example_weight(class_weights(self.class_weight, self.classes_), self._head, 1, int(target)) if (
-            self.task == "classification"
-        ) else 1.0
+        weight = (
+            example_weight(class_weights(self.class_weight, self.classes_), self._head, 1, int(target))
+            if (self.task == "classification")
+            else 1.0
+        )
         _update(slots, values, float(target), weight, self._w, self._n, self._head, *self._hyper())
 
     def _run(
@@ -105,14 +107,16 @@ class MaskedLogistic(StreamModel):
         return _run(indptr, slots, values, y, fixed, self._w, self._n, self._head, self._seen, *self._hyper())
 
     def _explain(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.array([
-            _dot(slots[k : k + 1], values[k : k + 1], self._w, self._n, np.zeros(3), *self._hyper())
-            for k in range(len(slots))
-        ])
+        return np.array(
+            [
+                _dot(slots[k : k + 1], values[k : k + 1], self._w, self._n, np.zeros(3), *self._hyper())
+                for k in range(len(slots))
+            ]
+        )
 
 
 @njit
-def _weight(s, w, n, ftrl, rate, l1, l2, beta):  # type: ignore[no-untyped-def]
+def _weight(s, w, n, ftrl, rate, l1, l2, beta):
     if not ftrl:
         return w[s]
     z = w[s]
@@ -123,7 +127,7 @@ def _weight(s, w, n, ftrl, rate, l1, l2, beta):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta):  # type: ignore[no-untyped-def]
+def _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta):
     total = head[0]
     for k in range(len(slots)):
         total += _weight(slots[k], w, n, ftrl, rate, l1, l2, beta) * values[k]
@@ -131,9 +135,7 @@ def _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, 
 
 
 @njit
-def _update(  # type: ignore[no-untyped-def]
-    slots, values, y, weight, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta
-):
+def _update(slots, values, y, weight, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta):
     score = _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
     if regression:
         g = score - y
@@ -156,9 +158,7 @@ def _update(  # type: ignore[no-untyped-def]
 
 
 @njit
-def _run(  # type: ignore[no-untyped-def]
-    indptr, slots, values, y, fixed, w, n, head, seen, ftrl, regression, rate, intercept_rate, l1, l2, beta
-):
+def _run(indptr, slots, values, y, fixed, w, n, head, seen, ftrl, regression, rate, intercept_rate, l1, l2, beta):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):

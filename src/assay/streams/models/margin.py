@@ -19,7 +19,7 @@ def signed_targets(targets: NDArray[Any], task: str) -> NDArray[np.float64]:
 
 
 @njit
-def margin_loss(score, y, regression, epsilon):  # type: ignore[no-untyped-def]
+def margin_loss(score, y, regression, epsilon):
     """Loss, and the direction (-1 or +1) in which the score should move."""
     if regression:
         residual = y - score
@@ -28,7 +28,7 @@ def margin_loss(score, y, regression, epsilon):  # type: ignore[no-untyped-def]
 
 
 @njit
-def row_weight(fixed, counts, y, regression):  # type: ignore[no-untyped-def]
+def row_weight(fixed, counts, y, regression):
     """Class weight of a row; in classification counts the row in ``counts[0]`` or ``counts[1]`` first."""
     if regression:
         return 1.0

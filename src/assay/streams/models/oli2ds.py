@@ -21,13 +21,14 @@ from assay.streams.models.weights import class_weights
 class OLI2DS(StreamModel):
     """A cost-sensitive passive-aggressive learner that weighs shared against new features by their variance.
 
-    With ``ps`` and ``pn`` the shares of variance in the row's shared and new features the score is ``ps w_S.x_S``. (A new
-    feature has weight 0, and `score_one` does not look at it, so there ps is 1.) The step is ``w_S += tau y ps a x_S`` and ``w_N += tau y pn a x_N`` with
-    ``tau = min(C, l / (ps^2 |x_S|^2 + pn^2 |x_N|^2))``, l the hinge loss and a the cost
-    ``theta / (1 + P/Q)`` of a positive, ``theta / (1 + Q/P)`` of a negative row, where P and Q count the two classes so far from
-    1. Then w is shrunk to ``sum of k_i |w_i| <= reg`` (k_i the feature's share of the variance of all features seen) and cut
-    to its ``B |U|`` largest entries. Running variances include the row's own values. After You, Xiao, Wang, Wang and
-    Wu, IEEE TKDE (2023), algorithm 1. In regression the loss is epsilon-insensitive and a is 1.
+    With ``ps`` and ``pn`` the shares of variance in the row's shared and new features the score is ``ps w_S.x_S``. (A
+    new feature has weight 0, and `score_one` does not look at it, so there ps is 1.) The step is ``w_S += tau y ps a
+    x_S`` and ``w_N += tau y pn a x_N`` with ``tau = min(C, l / (ps^2 |x_S|^2 + pn^2 |x_N|^2))``, l the hinge loss and
+    a the cost ``theta / (1 + P/Q)`` of a positive, ``theta / (1 + Q/P)`` of a negative row, where P and Q count the
+    two classes so far from 1. Then w is shrunk to ``sum of k_i |w_i| <= reg`` (k_i the feature's share of the
+    variance of all features seen) and cut to its ``B |U|`` largest entries. Running variances include the row's own
+    values. After You, Xiao, Wang, Wang and Wu, IEEE TKDE (2023), algorithm 1. In regression the loss is
+    epsilon-insensitive and a is 1.
 
     Parameters
     ----------
@@ -116,9 +117,7 @@ class OLI2DS(StreamModel):
 
 
 @njit
-def _update(  # type: ignore[no-untyped-def]
-    slots, values, y, fixed, w, stats, counts, sums, C, theta, B, reg, regression, epsilon
-):
+def _update(slots, values, y, fixed, w, stats, counts, sums, C, theta, B, reg, regression, epsilon):
     P = counts[1] + 1.0
     Q = counts[0] + 1.0
     weight = row_weight(fixed, counts, y, regression)
@@ -169,9 +168,7 @@ def _update(  # type: ignore[no-untyped-def]
 
 
 @njit
-def _run(  # type: ignore[no-untyped-def]
-    indptr, slots, values, y, fixed, w, stats, counts, sums, seen, C, theta, B, reg, regression, epsilon
-):
+def _run(indptr, slots, values, y, fixed, w, stats, counts, sums, seen, C, theta, B, reg, regression, epsilon):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):

@@ -22,12 +22,13 @@ class OLIFL(StreamModel):
     """A passive-aggressive learner that listens to each feature in proportion to its variance.
 
     A feature's informativeness is its share ``k_i = var_i / sum of var`` among the features of the row, with running
-    variances that include the row's own values. The score is ``sum of k_i w_i x_i`` and the step ``w_i += tau y k_i x_i``, where
-    tau is ``l / |x|^2`` (option 0) or ``min(C, 2 l / |x|^2)`` (option 1) and l the hinge loss (regression: epsilon-insensitive).
-    After You, Xiao, Wang, Wang, Wu, "Online Learning From Incomplete and Imbalanced Data Streams" (IEEE TKDE, 2023) and the
-    OLIFL code of the same authors.
+    variances that include the row's own values. The score is ``sum of k_i w_i x_i`` and the step ``w_i += tau y k_i
+    x_i``, where tau is ``l / |x|^2`` (option 0) or ``min(C, 2 l / |x|^2)`` (option 1) and l the hinge loss
+    (regression: epsilon-insensitive). After You, Xiao, Wang, Wang, Wu, "Online Learning From Incomplete and
+    Imbalanced Data Streams" (IEEE TKDE, 2023) and the OLIFL code of the same authors.
 
-    haphazard 1.2.8 squashes the sign of the score with a falling sigmoid, so its scores are reversed and have two values.
+    haphazard 1.2.8 squashes the sign of the score with a falling sigmoid, so its scores are reversed and have two
+    values.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ class OLIFL(StreamModel):
 
 
 @njit
-def variance_with(stats, slot, x):  # type: ignore[no-untyped-def]
+def variance_with(stats, slot, x):
     """Variance of a feature (divided by the count) once x is counted in; the first value gives 1e-6."""
     c = stats[slot, 0] + 1.0
     if c == 1.0:
@@ -114,7 +115,7 @@ def variance_with(stats, slot, x):  # type: ignore[no-untyped-def]
 
 
 @njit
-def count_in(stats, slot, x):  # type: ignore[no-untyped-def]
+def count_in(stats, slot, x):
     """Add a value to the running mean and variance of a feature; returns the variance."""
     variance = variance_with(stats, slot, x)
     stats[slot, 0] += 1.0
@@ -124,7 +125,7 @@ def count_in(stats, slot, x):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _dot(slots, values, w, stats):  # type: ignore[no-untyped-def]
+def _dot(slots, values, w, stats):
     weighted = 0.0
     total = 0.0
     for k in range(len(slots)):
@@ -138,7 +139,7 @@ def _dot(slots, values, w, stats):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _update(slots, values, y, fixed, w, stats, counts, C, option, regression, epsilon):  # type: ignore[no-untyped-def]
+def _update(slots, values, y, fixed, w, stats, counts, C, option, regression, epsilon):
     weight = row_weight(fixed, counts, y, regression)
     weighted = 0.0
     total = 0.0
@@ -159,9 +160,7 @@ def _update(slots, values, y, fixed, w, stats, counts, C, option, regression, ep
 
 
 @njit
-def _run(  # type: ignore[no-untyped-def]
-    indptr, slots, values, y, fixed, w, stats, counts, seen, C, option, regression, epsilon
-):
+def _run(indptr, slots, values, y, fixed, w, stats, counts, seen, C, option, regression, epsilon):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):

@@ -41,15 +41,17 @@ BEST_SETTINGS: dict[str, dict[str, float]] = {
 
 
 class OLVF(StreamModel):
-    """A passive-aggressive classifier beside a classifier of feature spaces that says how far each row is to be trusted.
+    """A passive-aggressive classifier beside a classifier of feature spaces that says how far each row is to be
+    trusted.
 
-    The instance weights w give the score ``w.x`` over the observed features. The feature weights v give two confidences,
-    ``P_w = sig(sum of v over all features seen)`` and ``P_x = sig(sum of v over the row's features)``, which scale the step
-    on shared and on new features. v itself takes a logistic step on whether the row was predicted rightly. Then w is
-    shrunk to ``|v o w|_1 <= reg`` and cut to its ``B |U|`` largest entries.
+    The instance weights w give the score ``w.x`` over the observed features. The feature weights v give two
+    confidences, ``P_w = sig(sum of v over all features seen)`` and ``P_x = sig(sum of v over the row's features)``,
+    which scale the step on shared and on new features. v itself takes a logistic step on whether the row was
+    predicted rightly. Then w is shrunk to ``|v o w|_1 <= reg`` and cut to its ``B |U|`` largest entries.
 
-    haphazard 1.2.8 has the sigmoid mirrored, returns ``|w.x|`` as the score, shrinks by a signed inner product and keeps
-    the small weights instead of the large; here the formulas stand as published. A row without features teaches nothing.
+    haphazard 1.2.8 has the sigmoid mirrored, returns ``|w.x|`` as the score, shrinks by a signed inner product and
+    keeps the small weights instead of the large; here the formulas stand as published. A row without features teaches
+    nothing.
 
     Parameters
     ----------
@@ -134,14 +136,12 @@ class OLVF(StreamModel):
 
 
 @njit
-def _sigmoid(z):  # type: ignore[no-untyped-def]
+def _sigmoid(z):
     return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
 @njit
-def _update(  # type: ignore[no-untyped-def]
-    slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regression, epsilon
-):
+def _update(slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regression, epsilon):
     weight = row_weight(fixed, head, y, regression)
     observed = len(slots)
     if observed == 0:
@@ -194,9 +194,7 @@ def _update(  # type: ignore[no-untyped-def]
 
 
 @njit
-def _run(  # type: ignore[no-untyped-def]
-    indptr, slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regression, epsilon
-):
+def _run(indptr, slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regression, epsilon):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):

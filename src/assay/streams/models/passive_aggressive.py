@@ -21,9 +21,9 @@ _VARIANTS = ("PA", "PA-I", "PA-II")
 class MaskedPA(StreamModel):
     """The smallest change of the weights that gives this row the margin it lacks.
 
-    With l the hinge loss ``max(0, 1 - y w.x)`` (``task="regression"``: ``max(0, |y - w.x| - epsilon)``) the weights of the
-    observed features move by ``tau y x``, where tau is ``l / |x|^2`` (PA), ``min(C, l / |x|^2)`` (PA-I) or
-    ``l / (|x|^2 + 1 / (2C))`` (PA-II): Crammer, Dekel, Keshet, Shalev-Shwartz and Singer, JMLR 7 (2006), figure 1 and,
+    With l the hinge loss ``max(0, 1 - y w.x)`` (``task="regression"``: ``max(0, |y - w.x| - epsilon)``) the weights
+    of the observed features move by ``tau y x``, where tau is ``l / |x|^2`` (PA), ``min(C, l / |x|^2)`` (PA-I) or ``l
+    / (|x|^2 + 1 / (2C))`` (PA-II): Crammer, Dekel, Keshet, Shalev-Shwartz and Singer, JMLR 7 (2006), figure 1 and,
     for regression, section 5. An absent feature takes no part, and a new one starts at weight 0. No intercept.
 
     Parameters
@@ -98,7 +98,7 @@ class MaskedPA(StreamModel):
 
 
 @njit
-def dot(slots, values, w):  # type: ignore[no-untyped-def]
+def dot(slots, values, w):
     """Weights times values over the observed features."""
     total = 0.0
     for k in range(len(slots)):
@@ -107,7 +107,7 @@ def dot(slots, values, w):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _update(slots, values, y, fixed, w, counts, variant, C, regression, epsilon):  # type: ignore[no-untyped-def]
+def _update(slots, values, y, fixed, w, counts, variant, C, regression, epsilon):
     weight = row_weight(fixed, counts, y, regression)
     loss, direction = margin_loss(dot(slots, values, w), y, regression, epsilon)
     norm = 0.0
@@ -127,9 +127,7 @@ def _update(slots, values, y, fixed, w, counts, variant, C, regression, epsilon)
 
 
 @njit
-def _run(  # type: ignore[no-untyped-def]
-    indptr, slots, values, y, fixed, w, counts, seen, variant, C, regression, epsilon
-):
+def _run(indptr, slots, values, y, fixed, w, counts, seen, variant, C, regression, epsilon):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):

@@ -8,7 +8,7 @@ from assay.streams.jit import njit
 
 
 @njit
-def kth_largest(values, k):  # type: ignore[no-untyped-def]
+def kth_largest(values, k):
     """The k-th largest value; keep what is ``>=`` it, so that all that are tied at the cut stay."""
     at = len(values) - k
     return np.partition(values, at)[at]
