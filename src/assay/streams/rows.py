@@ -100,7 +100,9 @@ class RowBlock:
         return len(self.indptr) - 1
 
     @classmethod
-    def from_array(cls, X: NDArray[np.float64], columns: Sequence[FeatureId] | None = None) -> RowBlock:
+    def from_array(
+        cls, X: NDArray[np.float64], columns: Sequence[FeatureId] | None = None, *, first_row: int = 0
+    ) -> RowBlock:
         """Compress a dense ``float64[n, d]`` in which NaN is absence.
 
         Raises
@@ -113,7 +115,9 @@ class RowBlock:
         indptr, codes, values, bad = _compress(X)
         if bad >= 0:
             t, j = divmod(bad, X.shape[1])
-            raise UnknownFeatureValue(f"row {t}, column {names[j]!r} is {X[t, j]}; values must be finite, NaN is absence")
+            raise UnknownFeatureValue(
+                f"row {first_row + t}, column {names[j]!r} is {X[t, j]}; values must be finite, NaN is absence"
+            )
         return cls(names, indptr, codes, values)
 
     @classmethod
