@@ -27,7 +27,7 @@ class OLI2DS(StreamModel):
     a the cost ``theta / (1 + P/Q)`` of a positive, ``theta / (1 + Q/P)`` of a negative row, where P and Q count the
     two classes so far from 1. Then w is shrunk to ``sum of k_i |w_i| <= reg`` (k_i the feature's share of the
     variance of all features seen) and cut to its ``B |U|`` largest entries. Running variances include the row's own
-    values. After You, Xiao, Wang, Wang and Wu, IEEE TKDE (2023), algorithm 1. In regression the loss is
+    values. After You et al., IEEE TKDE 35 (2023), 10650-10665. In regression the loss is
     epsilon-insensitive and a is 1.
 
     Parameters
@@ -61,7 +61,7 @@ class OLI2DS(StreamModel):
         C: float = 0.01,
         theta: float = 8.0,
         B: float = 1.0,
-        reg: float = 1.0,
+        reg: float = 30.0,
         epsilon: float = 0.1,
         class_weight: Mapping[Hashable, float] | str | None = None,
         task: str = "classification",

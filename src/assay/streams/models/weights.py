@@ -31,7 +31,7 @@ def class_weights(
 
 
 @njit
-def example_weight(fixed, counts, at, code):  # type: ignore[no-untyped-def]
+def example_weight(fixed, counts, at, code):
     """Weight of a row of this class; counts it in ``counts[at + code]`` first."""
     counts[at + code] += 1.0
     if fixed[0] == 1.0:
