@@ -348,10 +348,32 @@ def parse_bytes(text: str) -> int:
         raise AssayError(f"cannot read the memory size {text!r}; write 500MB or 4GB") from None
 
 
+_MANY = ("--task", "-t", "--method", "-m", "--plugin")
+
+
+def _spread(words: list[str]) -> list[str]:
+    """``--method olvf nb3`` as ``--method olvf --method nb3``.
+
+    >>> _spread(["run", "streams", "--method", "olvf", "nb3", "--quick"])
+    ['run', 'streams', '--method', 'olvf', '--method', 'nb3', '--quick']
+    """
+    spread: list[str] = []
+    current = ""
+    for word in words:
+        if word.startswith("-"):
+            current = word if word in _MANY else ""
+            spread.append(word)
+        elif current and spread[-1] != current:
+            spread += [current, word]
+        else:
+            spread.append(word)
+    return spread
+
+
 def main() -> None:
     """Entry point: errors of ours are one line, the exit code 2; a run that failed gives 1; Ctrl-C gives 130."""
     try:
-        code = app(standalone_mode=False)
+        code = app(_spread(sys.argv[1:]), standalone_mode=False)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:

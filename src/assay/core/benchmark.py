@@ -7,6 +7,7 @@ to `assay.core.execute`.
 from __future__ import annotations
 
 import copy
+import fnmatch
 import functools
 import hashlib
 import inspect
@@ -201,6 +202,7 @@ class Benchmark:
         self.methods: dict[str, Method] = {}
         self.checks: list[Check] = []
         self.quick_grid: dict[str, Any] = {}
+        self.full_grid: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"Benchmark({self.name!r}: {len(self.tasks)} tasks, {len(self.methods)} methods)"
@@ -249,6 +251,10 @@ class Benchmark:
     def quick(self, *, tasks: Sequence[str], methods: Sequence[str], seeds: Iterable[int] = (0, 1)) -> None:
         """Say what ``--quick`` and the demo run: a grid of about a minute."""
         self.quick_grid = {"tasks": list(tasks), "methods": list(methods), "seeds": tuple(seeds)}
+
+    def full(self, *, tasks: Sequence[str] = (), methods: Sequence[str] = ()) -> None:
+        """Say what is run where no names are given, if that is not everything (tasks whose data few people have)."""
+        self.full_grid = {"tasks": list(tasks), "methods": list(methods)}
 
     def get_task(self, name: str) -> Task:
         """The task of that name, or an error that suggests the nearest."""
@@ -303,7 +309,7 @@ class Benchmark:
         Parameters
         ----------
         tasks, methods : iterable of str, optional
-            Names; default: all. ``methods`` may also map new names to instances, classes or factories of your own.
+            Names, or patterns such as ``"wdbc*"``; default: the full grid. ``methods`` may also map new names to instances, classes or factories of your own.
         seeds : iterable of int, optional
         store : path, optional
             Folder of runs; default ``$ASSAY_RUNS`` or ``runs``.
@@ -328,12 +334,14 @@ class Benchmark:
         """
         from assay.core.execute import execute
 
-        default = self.quick_grid if quick else {}
-        chosen_tasks = [self.get_task(name) for name in (tasks or default.get("tasks") or self.tasks)]
+        default = self.quick_grid if quick else self.full_grid
+        names = _expanded(tasks or default.get("tasks") or self.tasks, self.tasks)
+        chosen_tasks = [self.get_task(name) for name in names]
         if isinstance(methods, Mapping):
             chosen = [as_method(name, value) for name, value in methods.items()]
         else:
-            chosen = [self.get_method(name) for name in (methods or default.get("methods") or self.methods)]
+            names = _expanded(methods or default.get("methods") or self.methods, self.methods)
+            chosen = [self.get_method(name) for name in names]
         chosen_seeds = tuple(seeds if seeds is not None else default.get("seeds") or self.default_seeds)
         return execute(
             self, chosen_tasks, chosen, chosen_seeds, store=store, workers=workers, ray=ray, timeout=timeout,
@@ -352,6 +360,15 @@ class Benchmark:
             raise AssayError(f"{self.name} already has a {kind} {name!r}")
         if not name or any(ord(c) < 32 for c in name) or "(" in name:
             raise AssayError(f"{name!r} cannot be the name of a {kind}: it is empty or holds a bracket or control character")
+
+
+def _expanded(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Names with patterns (``*``, ``?``) replaced by what they match; a pattern that matches nothing stays, to be an error."""
+    found: list[str] = []
+    for name in names:
+        matches = fnmatch.filter(known, name) if "(" not in name and any(c in name for c in "*?") else []
+        found.extend(matches or [name])
+    return list(dict.fromkeys(found))
 
 
 def as_method(name: str, value: Any) -> Method:

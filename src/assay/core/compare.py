@@ -294,7 +294,7 @@ class PairedTests:
     difference, low, high : float
         Mean over tasks of the mean difference in each, with its bootstrap interval over seeds.
     permutation, student, wilcoxon : float
-        Two-sided p-values; NaN where there is no test (one pair, no spread).
+        Two-sided p-values; NaN where there is no test (no pair; for the latter two also one pair, or no spread).
     exact : bool
         The permutation test went through all signs.
     least : float
@@ -379,7 +379,7 @@ def sign_flip_test(differences: ArrayLike, *, resamples: int = 10_000, seed: int
     Returns
     -------
     float array, shape (columns,)
-        NaN where all rows are zero or there is only one that is not.
+        1 where all rows are zero; NaN without rows.
 
     References
     ----------
@@ -393,20 +393,20 @@ def sign_flip_test(differences: ArrayLike, *, resamples: int = 10_000, seed: int
     """
     d = np.asarray(differences, dtype=np.float64)
     n, columns = d.shape
+    if n == 0:
+        return np.full(columns, np.nan)
     # Rounding must not decide whether a sum is as extreme as the observed one.
     bound = np.abs(d.sum(axis=0)) - 1e-12 * np.abs(d).sum(axis=0)
     if n <= EXACT_PAIRS:
-        patterns = np.arange(2 ** max(n - 1, 0))  # the other half are their negatives
+        patterns = np.arange(2 ** (n - 1))  # the other half are their negatives
         signs = 1.0 - 2.0 * ((patterns[:, None] >> np.arange(n)) & 1)
-        p = np.mean(np.abs(signs @ d) >= bound, axis=0)
-    else:
-        rng = np.random.default_rng(seed)
-        extreme = np.zeros(columns)
-        for block in _blocks(np.arange(resamples), n):
-            bits = np.unpackbits(rng.integers(256, size=(len(block), -(-n // 8)), dtype=np.uint8), axis=1)[:, :n]
-            extreme += np.count_nonzero(np.abs((1.0 - 2.0 * bits) @ d) >= bound, axis=0)
-        p = (1 + extreme) / (1 + resamples)
-    return np.where(np.count_nonzero(d, axis=0) > 1, p, np.nan)
+        return np.mean(np.abs(signs @ d) >= bound, axis=0)
+    rng = np.random.default_rng(seed)
+    extreme = np.zeros(columns)
+    for block in _blocks(np.arange(resamples), n):
+        bits = np.unpackbits(rng.integers(256, size=(len(block), -(-n // 8)), dtype=np.uint8), axis=1)[:, :n]
+        extreme += np.count_nonzero(np.abs((1.0 - 2.0 * bits) @ d) >= bound, axis=0)
+    return (1 + extreme) / (1 + resamples)
 
 
 def student_test(differences: ArrayLike) -> float:

@@ -190,7 +190,7 @@ def perform(grid: Grid, job: Job, store: Store, report: Callable[[float, str], N
             outcome = {"status": "failed", "failure": _failure(error)}
         said = list(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in heard))[:20]
         record = grid.record(
-            job, **outcome, warnings=said, started=meter.started, wall_seconds=meter.wall, cpu_seconds=meter.cpu,
+            job, **outcome, notes=context.notes, warnings=said, started=meter.started, wall_seconds=meter.wall, cpu_seconds=meter.cpu,
             peak_memory_bytes=meter.peak,
         )  # fmt: skip
         return store.commit(record, staged).status

@@ -66,6 +66,7 @@ class RunRecord(BaseModel):
     status: Status
     metrics: dict[str, float | None] = Field(default_factory=dict)
     failure: Failure | None = None
+    notes: dict[str, Any] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     data_fingerprint: str = ""
     started: str = ""
@@ -113,6 +114,7 @@ class RunContext:
         self._reported = 0.0
         self._curves: dict[str, dict[str, list[float]]] = {}
         self._rows: dict[str, np.ndarray] = {}
+        self.notes: dict[str, Any] = {}
 
     @property
     def checkpoints(self) -> Path:
@@ -151,6 +153,12 @@ class RunContext:
         if array.ndim != 1 or array.dtype.kind not in "biuf":
             raise AssayError(f"row values {name!r} must be numbers in one dimension, not {array.dtype}{list(array.shape)}")
         self._rows[name] = array
+
+    def note(self, **facts: Any) -> None:
+        """Keep facts about the run that are no metrics: settings that were chosen, sizes, counts (JSON values)."""
+        from assay.core.benchmark import plain
+
+        self.notes.update({name: plain(value) for name, value in facts.items()})
 
     def artifact(self, name: str) -> Path:
         """Path for a file that is kept with the run."""

@@ -136,7 +136,9 @@ class StreamModel:
 
     def memory_bytes(self) -> int:
         """Bytes of learned state."""
-        return tree_bytes(self.state_dict()["state"])
+        own = {name: value for name, value in vars(self).items() if name not in self._parameter_names()}
+        own["_index"], own["_labels"] = self._index.ids, self._labels.classes
+        return tree_bytes(own)
 
     def freeze(self) -> Self:
         """From now on predict without learning (`unfreeze` undoes it)."""
@@ -167,6 +169,10 @@ class StreamModel:
         """
         slots, values = self._known(row)
         return self._public_score(self._score(slots, values))
+
+    def raw_score_one(self, row: Row) -> NDArray[np.float64]:
+        """As `score_one`, but natively multi-class models give one score a class for two classes too (see `run_block`)."""
+        return np.atleast_1d(np.asarray(self._score(*self._known(row)), dtype=np.float64))
 
     def predict_one(self, row: Row) -> Any:
         """Predicted label (regression: value). Binary: the positive class iff the score is above 0."""
