@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -24,22 +23,36 @@ class _FieldGroup(TyperGroup):
     def _commands(self) -> Any:
         return typer.main.get_command(import_field(str(self.name), "cli").app)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: typer.Context) -> list[str]:
         return list(self._commands.list_commands(ctx))
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
         return self._commands.get_command(ctx, cmd_name)
 
 
 class _Root(TyperGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: typer.Context) -> list[str]:
         return [*super().list_commands(ctx), *(f.name for f in FIELDS.values() if f.present and f.has_commands)]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
         field = FIELDS.get(cmd_name)
         if field is not None and field.present and field.has_commands:
             return _FieldGroup(name=field.name, help=f"{field.what[0].upper()}{field.what[1:]}.", no_args_is_help=True)
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        """Errors of ours are one line and exit code 2; Ctrl-C is 130."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            typer.echo(str(error) or "interrupted", err=True)
+            raise typer.Exit(130) from None
+        except Exception as error:
+            # the errors of a field are ValueErrors of its own
+            if isinstance(error, AssayError) or type(error).__module__.startswith("assay."):
+                typer.echo(f"assay: {error}", err=True)
+                raise typer.Exit(2) from None
+            raise
 
 
 app = typer.Typer(
@@ -371,28 +384,8 @@ def _spread(words: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point: errors of ours are one line, the exit code 2; a run that failed gives 1; Ctrl-C gives 130."""
-    try:
-        code = app(_spread(sys.argv[1:]), standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt as error:
-        print(str(error) or "interrupted", file=sys.stderr)
-        sys.exit(130)
-    except AssayError as error:
-        print(f"assay: {error}", file=sys.stderr)
-        sys.exit(2)
-    except ValueError as error:  # the named errors of a field
-        if type(error).__module__.startswith("assay."):
-            print(f"assay: {error}", file=sys.stderr)
-            sys.exit(2)
-        raise
-    sys.exit(code if isinstance(code, int) else 0)
+    """Entry point of the command."""
+    app(_spread(sys.argv[1:]))
 
 
 if __name__ == "__main__":

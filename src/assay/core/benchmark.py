@@ -398,7 +398,13 @@ def _copied(value: Any, unchanged: dict[str, Any], **params: Any) -> Any:
 
 
 def parameters_of(factory: Callable[..., Any]) -> list[str] | None:
-    """Names of the parameters that a factory takes; None if it takes any."""
+    """Names of the parameters that a factory takes; None if it takes any.
+
+    A factory that forwards its keywords can say what it takes with a method ``parameter_names()``.
+    """
+    if callable(own := getattr(factory, "parameter_names", None)):
+        names: list[str] = own()
+        return names
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):

@@ -49,9 +49,18 @@ def load_generated(kind: str, n: int, d: int, protocol: str = "intrinsic", norma
     return StreamTask(make_stream(kind, n, d).stream, regime(protocol), normalizer)
 
 
-def make_named(name: str, **params: Any) -> Any:
-    """A model by name."""
-    return model_class(name)(**params)
+@dataclass(frozen=True)
+class NamedModel:
+    """Makes a model by its name; the model's module is imported at the first call."""
+
+    name: str
+
+    def __call__(self, **params: Any) -> Any:
+        return model_class(self.name)(**params)
+
+    def parameter_names(self) -> list[str]:
+        """Parameters that the model takes."""
+        return model_class(self.name)._parameter_names()
 
 
 def prequential(task: Task, method: Method, context: RunContext) -> Mapping[str, float]:
@@ -102,8 +111,8 @@ def _best_settings(kind: type, dataset: str) -> dict[str, Any]:
 
 def applicable(task: Task, method: Method) -> str | None:
     """Regression tasks are for models that do regression."""
-    kind = getattr(method.factory, "args", [None])[0]
-    if "regression" in task.tags and kind in MODELS and not model_class(kind).regression:
+    named = isinstance(method.factory, NamedModel)
+    if "regression" in task.tags and named and not model_class(method.factory.name).regression:
         return f"{method.name} does classification only"
     return None
 
@@ -178,7 +187,7 @@ for _kind, _n, _d, _protocol in (
 
 _BASELINES = ("majority", "last_label")
 for _name in MODELS:
-    benchmark.add_method(_name, partial(make_named, _name), baseline=_name in _BASELINES)
+    benchmark.add_method(_name, NamedModel(_name), baseline=_name in _BASELINES)
 
 benchmark.quick(
     tasks=["wdbc", "wdbc-sudden", "wine"],

@@ -60,7 +60,7 @@ def make_stream(kind: str, n: int = 10_000, d: int = 20, seed: int = 0) -> Gener
     >>> made = make_stream("linear_drift", n=2000, d=5)
     >>> labels = np.concatenate([y for _, y in made.stream.blocks()])
     >>> round(float(np.mean((made.bayes(0, 2000) > 0) == labels)), 2)
-    0.86
+    0.87
     """
     if kind not in KINDS:
         from difflib import get_close_matches

@@ -12,13 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 
 from assay.streams.errors import SingleClassWarning, StreamError
 
-Codes = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Codes = Int[np.ndarray, " rows"]
+Floats = Float[np.ndarray, " rows"]
+Scores = Float[np.ndarray, "rows *classes"]
+Targets = Int[np.ndarray, " rows"] | Float[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ def accuracy(y: Codes, predicted: Codes, weights: Floats | None = None) -> float
     return _average(y == predicted, weights)
 
 
-def confusion(y: Codes, predicted: Codes, k: int | None = None, weights: Floats | None = None) -> Floats:
+def confusion(
+    y: Codes, predicted: Codes, k: int | None = None, weights: Floats | None = None
+) -> Float[np.ndarray, "true predicted"]:
     """``float64[k, k]``: weight of rows of class i that were predicted j."""
     k = k or int(max(y.max(initial=-1), predicted.max(initial=-1))) + 1
     return np.bincount(y * k + predicted, weights=weights, minlength=k * k).reshape(k, k).astype(np.float64)
@@ -101,29 +106,29 @@ def kappa_temporal(y: Codes, predicted: Codes, weights: Floats | None = None) ->
     return (_average(y[1:] == predicted[1:], later) - persistent) / (1 - persistent)
 
 
-def auroc(y: Codes, scores: Floats, weights: Floats | None = None) -> float:
+def auroc(y: Codes, scores: Scores, weights: Floats | None = None) -> float:
     """Area under the ROC curve on raw scores, ties counted half; more than two classes: one-vs-rest macro average."""
     return _one_vs_rest(_binary_auroc, "auroc", y, scores, weights)
 
 
-def auprc(y: Codes, scores: Floats, weights: Floats | None = None) -> float:
+def auprc(y: Codes, scores: Scores, weights: Floats | None = None) -> float:
     """Average precision (no interpolation); more than two classes: one-vs-rest macro average."""
     return _one_vs_rest(_binary_average_precision, "auprc", y, scores, weights)
 
 
-def probabilities(scores: Floats) -> Floats:
+def probabilities(scores: Scores) -> Scores:
     """Scores as probabilities: the logistic function of a score, the softmax of one score a class."""
     return expit(scores) if scores.ndim == 1 else softmax(scores, axis=1)
 
 
-def log_loss(y: Codes, scores: Floats, weights: Floats | None = None) -> float:
+def log_loss(y: Codes, scores: Scores, weights: Floats | None = None) -> float:
     """Mean negative log-probability of the true class, scores taken as log-odds (logits for several classes)."""
     if scores.ndim == 1:
         return _average(np.logaddexp(0.0, np.where(y == 1, -scores, scores)), weights)
     return _average(-log_softmax(scores, axis=1)[np.arange(len(y)), y], weights) if len(y) else np.nan
 
 
-def brier(y: Codes, scores: Floats, weights: Floats | None = None) -> float:
+def brier(y: Codes, scores: Scores, weights: Floats | None = None) -> float:
     """Mean squared error of the probability of class 1; several classes: summed over the classes (Brier 1950)."""
     p = probabilities(scores)
     if scores.ndim == 1:
@@ -191,7 +196,7 @@ def metrics_for(task: str, names: Sequence[str] | None) -> list[StreamMetric]:
 
 
 def evaluate(
-    metric: StreamMetric, y: NDArray[np.float64] | Codes, scores: Floats, predicted: NDArray[np.float64] | Codes,
+    metric: StreamMetric, y: Targets, scores: Scores, predicted: Targets,
     weights: Floats | None = None,
 ) -> float:  # fmt: skip
     """One metric on labels, scores and predictions."""
@@ -200,9 +205,8 @@ def evaluate(
 
 
 def sliding(
-    metric: StreamMetric, y: NDArray[np.float64] | Codes, scores: Floats, predicted: NDArray[np.float64] | Codes, window: int,
-    points: Sequence[int],
-) -> Floats:  # fmt: skip
+    metric: StreamMetric, y: Targets, scores: Scores, predicted: Targets, window: int, points: Sequence[int]
+) -> Float[np.ndarray, " points"]:  # fmt: skip
     """The metric over the last ``window`` rows, at each of these row counts: ``float64[len(points)]``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SingleClassWarning)
@@ -211,9 +215,8 @@ def sliding(
 
 
 def faded(
-    metric: StreamMetric, y: NDArray[np.float64] | Codes, scores: Floats, predicted: NDArray[np.float64] | Codes, factor: float,
-    points: Sequence[int],
-) -> Floats:  # fmt: skip
+    metric: StreamMetric, y: Targets, scores: Scores, predicted: Targets, factor: float, points: Sequence[int]
+) -> Float[np.ndarray, " points"]:  # fmt: skip
     """The metric with rows weighted by ``factor ** age`` (Gama, Sebastiao and Rodrigues, 2013), at these row counts.
 
     Rows whose weight is below 1e-6 are left out. The number of errors becomes the faded share of errors.
@@ -232,7 +235,7 @@ def faded(
     return np.array(values)
 
 
-def recovery_time(correct: NDArray[np.bool_], change: int, *, window: int = 100, tolerance: float = 0.0) -> float:
+def recovery_time(correct: Bool[np.ndarray, " rows"], change: int, *, window: int = 100, tolerance: float = 0.0) -> float:
     """Rows after a change until the sliding accuracy is back at what it was before it.
 
     Parameters
@@ -278,7 +281,7 @@ def _average(values: NDArray[np.float64] | NDArray[np.bool_], weights: Floats | 
     return float(np.average(values, weights=weights))
 
 
-def _recalls(y: Codes, predicted: Codes, weights: Floats | None) -> Floats:
+def _recalls(y: Codes, predicted: Codes, weights: Floats | None) -> Float[np.ndarray, " present"]:
     if not len(y):
         return np.empty(0)
     table = confusion(y, predicted, weights=weights)
@@ -288,7 +291,7 @@ def _recalls(y: Codes, predicted: Codes, weights: Floats | None) -> Floats:
 
 
 def _one_vs_rest(
-    area: Callable[[NDArray[np.bool_], Floats, Floats | None], float], name: str, y: Codes, scores: Floats, weights: Floats | None
+    area: Callable[[NDArray[np.bool_], Floats, Floats | None], float], name: str, y: Codes, scores: Scores, weights: Floats | None
 ) -> float:
     if scores.ndim == 1:
         positive = y == 1
