@@ -231,7 +231,8 @@ class _Settings(NamedTuple):
 @njit
 def _vote(slots, values, cell, votes, forest, settings):  # type: ignore[no-untyped-def]
     """Vote of the forest on a row; returns the weight of the stumps that voted. ``cell`` is -1 all over on entry."""
-    votes[:] = 0.0
+    for c in range(len(votes)):
+        votes[c] = 0.0
     for k in range(len(slots)):
         cell[slots[k]] = k
     total = 0.0
@@ -342,7 +343,7 @@ def _update(slots, values, target, seen, votes, cell, spare, forest, settings): 
 
     # relearn
     n = clock[STUMPS]
-    bound = _quantile(forest.weight[:n], settings.theta2, spare)
+    bound = _quantile(forest.weight, n, settings.theta2, spare)
     weak = np.empty(n, np.int64)
     m = 0
     for j in range(n):
@@ -362,8 +363,8 @@ def _update(slots, values, target, seen, votes, cell, spare, forest, settings): 
                 forest.feature[kept] = forest.feature[j]
                 forest.threshold[kept] = forest.threshold[j]
                 forest.weight[kept] = forest.weight[j]
-                forest.left[kept] = forest.left[j]
-                forest.right[kept] = forest.right[j]
+                _copy(forest.left[kept], forest.left[j])
+                _copy(forest.right[kept], forest.right[j])
             kept += 1
     if kept == 0:
         kept = 1
@@ -398,10 +399,16 @@ def _learn_stump(j, t, forest, settings):  # type: ignore[no-untyped-def]
         return False
     forest.feature[j] = best
     forest.threshold[j] = forest.split[best, 1]
-    forest.left[j] = forest.split_left[best]
-    forest.right[j] = forest.split_right[best]
+    _copy(forest.left[j], forest.split_left[best])
+    _copy(forest.right[j], forest.split_right[best])
     forest.weight[j] = 1.0
     return True
+
+
+@njit
+def _copy(to, source):  # type: ignore[no-untyped-def]
+    for c in range(len(to)):
+        to[c] = source[c]
 
 
 @njit
@@ -517,16 +524,41 @@ def _find_split(f, t, forest, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _quantile(values, q, spare):  # type: ignore[no-untyped-def]
-    """Quantile with linear interpolation, as numpy's default."""
-    n = len(values)
-    ordered = spare[:n]
-    ordered[:] = values
-    ordered.sort()
+def _quantile(values, n, q, spare):  # type: ignore[no-untyped-def]
+    """Quantile of the first n values with linear interpolation, as numpy's default; ``spare`` is scratch."""
+    for i in range(n):
+        spare[i] = values[i]
     position = q * (n - 1)
     k = min(int(position), n - 1)
-    above = min(k + 1, n - 1)
-    return ordered[k] + (ordered[above] - ordered[k]) * (position - k)
+    # Hoare's selection: afterwards spare[k] is in its place, and nothing right of it is smaller
+    first = 0
+    last = n - 1
+    while first < last:
+        pivot = spare[k]
+        i = first
+        j = last
+        while i <= j:
+            while spare[i] < pivot:
+                i += 1
+            while spare[j] > pivot:
+                j -= 1
+            if i <= j:
+                swap = spare[i]
+                spare[i] = spare[j]
+                spare[j] = swap
+                i += 1
+                j -= 1
+        if j < k:
+            first = i
+        if k < i:
+            last = j
+    value = spare[k]
+    if k == n - 1:
+        return value
+    above = spare[k + 1]
+    for i in range(k + 2, n):
+        above = min(above, spare[i])
+    return value + (above - value) * (position - k)
 
 
 @njit
@@ -556,7 +588,7 @@ def _run(start, indptr, slots, values, targets, scores, seen, forest, settings):
         _vote(old[:known], x[:known], cell, votes, forest, settings)
         for k in range(known):
             cell[old[k]] = -1
-        scores[t] = votes
+        _copy(scores[t], votes)
         if targets[t] == targets[t]:
             _update(s, v, targets[t], seen, votes, cell, spare, forest, settings)
             for k in range(len(s)):

@@ -23,6 +23,7 @@ from assay.streams.models.ranges import check_range, check_whole
 ROWS, FEATURES = 0, 1
 BELOW, ABOVE = 0, 1
 COUNT, SUM = 0, 1  # what a side holds in regression
+MEAN, PRODUCTS, VOTES = 0, 1, 2
 
 
 class ORF3V(StreamModel):
@@ -37,7 +38,8 @@ class ORF3V(StreamModel):
     the weighted vote (a row on which no feature can vote: the class shares so far).
 
     ``task="regression"``: one digest holds the values, two more hold them weighted by the positive and by the negative
-    parts of the residuals from the running mean; a side predicts its mean residual.
+    parts of the residuals from the running mean; a side predicts its mean residual, and the mean vote is stretched by
+    the slope of the residuals on it so far.
 
     What differs from haphazard 1.2.8, and why:
 
@@ -131,7 +133,8 @@ class ORF3V(StreamModel):
         groups = 3 if self.task == "regression" else 1
         self._draws = draw_state(self.seed)
         self._clock = np.zeros(2, dtype=np.int64)  # rows learned, features known
-        self._totals = np.zeros(2)  # classification: rows of each class; regression: mean of the targets
+        # classification: rows of each class; regression: mean of the targets, and the sums of the slope below
+        self._totals = np.zeros(3 if self.task == "regression" else 2)
         self._order = np.zeros(8, dtype=np.int64)  # the known features, in order of first sight
         self._digests = tdigest.empty_bank(8 * groups, self.compression).reshape(8, groups, -1)
         self._sightings = np.zeros(8, dtype=np.int64)  # rows with the feature since it was (last) new; 0 if forgotten
@@ -193,12 +196,15 @@ class ORF3V(StreamModel):
         return scores[:, 0] if self.task == "regression" else scores
 
     def _explain(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weighted vote of each feature (more than two classes: for the predicted class; regression: its residual)."""
+        """Weighted vote of each feature (more than two classes: for the predicted class).
+
+        In regression the mean of the targets is divided equally.
+        """
         parts = np.zeros((len(slots), self._width()))
         total = _parts(slots, values, parts, self._forests(), self._settings())
         parts /= total if total > 0 else 1.0
         if self.task == "regression":
-            return parts[:, 0] + (self._totals[0] / len(slots) if len(slots) else 0.0)
+            return _slope(len(slots), self._forests()) * parts[:, 0] + self._totals[MEAN] / max(len(slots), 1)
         if parts.shape[1] == 1:
             return parts[:, 0]
         return parts[:, 1] - parts[:, 0] if parts.shape[1] == 2 else parts[:, np.argmax(parts.sum(axis=0))]
@@ -234,7 +240,8 @@ class _Settings(NamedTuple):
 @njit
 def _forest_vote(f, x, dist, forests, settings):  # type: ignore[no-untyped-def]
     """Mean over the stumps of one feature: class shares, or mean residual."""
-    dist[:] = 0.0
+    for c in range(len(dist)):
+        dist[c] = 0.0
     size = forests.threshold.shape[1]
     for s in range(size):
         side = forests.sides[f, s, BELOW if x <= forests.threshold[f, s] else ABOVE]
@@ -257,7 +264,8 @@ def _forest_vote(f, x, dist, forests, settings):  # type: ignore[no-untyped-def]
 
 @njit
 def _vote(slots, values, votes, dist, forests, settings):  # type: ignore[no-untyped-def]
-    votes[:] = 0.0
+    for c in range(len(votes)):
+        votes[c] = 0.0
     total = 0.0
     for k in range(len(slots)):
         f = slots[k]
@@ -273,7 +281,19 @@ def _vote(slots, values, votes, dist, forests, settings):  # type: ignore[no-unt
         for c in range(len(votes)):
             votes[c] = forests.totals[c] / forests.clock[ROWS]
     if settings.regression:
-        votes[0] += forests.totals[0]
+        votes[0] = forests.totals[MEAN] + _slope(len(slots), forests) * votes[0]
+    return total
+
+
+@njit
+def _slope(features, forests):  # type: ignore[no-untyped-def]
+    """Least-squares slope of the residuals so far on the mean votes, between 0 and the number of features.
+
+    A mean of votes shrinks what a single feature knows; features that know different things should nearly add up.
+    """
+    if forests.totals[VOTES] <= 0.0:
+        return 1.0
+    return min(max(forests.totals[PRODUCTS] / forests.totals[VOTES], 0.0), float(features))
 
 
 @njit
@@ -284,7 +304,8 @@ def _parts(slots, values, parts, forests, settings):  # type: ignore[no-untyped-
         if forests.sightings[f] > 0:
             _forest_vote(f, values[k], parts[k], forests, settings)
             total += forests.weight[f]
-            parts[k] *= forests.weight[f]
+            for c in range(parts.shape[1]):
+                parts[k, c] *= forests.weight[f]
     return total
 
 
@@ -303,7 +324,9 @@ def _draw_stump(f, s, forests, settings):  # type: ignore[no-untyped-def]
     threshold = lowest + uniform(forests.draws) * (highest - lowest)
     forests.threshold[f, s] = threshold
     forests.born[f, s] = forests.clock[ROWS]
-    sides[:] = 0.0
+    for c in range(sides.shape[1]):
+        sides[BELOW, c] = 0.0
+        sides[ABOVE, c] = 0.0
     for g in range(groups):
         total = forests.digests[f * groups + g, tdigest.TOTAL]
         if total > 0.0:
@@ -327,7 +350,9 @@ def _update(slots, values, target, seen, dist, forests, settings):  # type: igno
     groups = 3 if settings.regression else forests.sides.shape[3]
     residual = 0.0
     if settings.regression:
-        residual = target - (forests.totals[0] if t > 0 else target)
+        residual = target - (forests.totals[MEAN] if t > 0 else target)
+    vote = 0.0
+    weights = 0.0
 
     for k in range(len(slots)):
         f = slots[k]
@@ -344,6 +369,8 @@ def _update(slots, values, target, seen, dist, forests, settings):  # type: igno
             _forest_vote(f, x, dist, forests, settings)
             if settings.regression:
                 right = abs(residual - dist[0]) < abs(residual)
+                vote += forests.weight[f] * dist[0]
+                weights += forests.weight[f]
             else:
                 right = np.argmax(dist) == int(target)
             bonus = 2.0 * settings.alpha if right else 0.0
@@ -376,7 +403,10 @@ def _update(slots, values, target, seen, dist, forests, settings):  # type: igno
 
     clock[ROWS] = t + 1
     if settings.regression:
-        forests.totals[0] += (target - forests.totals[0]) / (t + 1)
+        forests.totals[MEAN] += (target - forests.totals[MEAN]) / (t + 1)
+        if weights > 0.0:
+            forests.totals[PRODUCTS] += residual * vote / weights
+            forests.totals[VOTES] += (vote / weights) ** 2
     else:
         forests.totals[int(target)] += 1.0
     if (t + 1) % settings.interval == 0:
@@ -385,7 +415,8 @@ def _update(slots, values, target, seen, dist, forests, settings):  # type: igno
             if forests.sightings[f] > 0:
                 if _vanished(f, forests, settings):
                     forests.sightings[f] = 0
-                    forests.digests[f * groups : (f + 1) * groups, :] = 0.0
+                    for g in range(groups):
+                        tdigest.clear(forests.digests, f * groups + g)
                 else:
                     _replace(f, forests, settings)
 
@@ -424,7 +455,8 @@ def _run(indptr, slots, values, targets, scores, seen, forests, settings):  # ty
         s = slots[indptr[t] : indptr[t + 1]]
         v = values[indptr[t] : indptr[t + 1]]
         _vote(s, v, votes, dist, forests, settings)
-        scores[t] = votes
+        for c in range(len(votes)):
+            scores[t, c] = votes[c]
         if targets[t] == targets[t]:
             _update(s, v, targets[t], seen, dist, forests, settings)
             for k in range(len(s)):

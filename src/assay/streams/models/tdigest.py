@@ -220,6 +220,13 @@ def cdf(bank, row, value):  # type: ignore[no-untyped-def]
 
 
 @njit
+def clear(bank, row):  # type: ignore[no-untyped-def]
+    """Empty the digest in this row."""
+    for k in range(bank.shape[1]):
+        bank[row, k] = 0.0
+
+
+@njit
 def merge(bank, row, other, other_row):  # type: ignore[no-untyped-def]
     """Add the centroids of a digest of another bank; smallest and largest value stay exact."""
     width = (other.shape[1] - MEANS) // 2
