@@ -17,6 +17,8 @@ from assay.streams.models.odds import class_scores
 from assay.streams.models.ranges import check_range, check_whole
 from assay.streams.models.top_k import kth_largest
 
+_TIE = 1e-9  # log joints this close are tied: their sums differ by rounding with the order of the columns
+
 _FRACTIONS = {"wpbc": 0.4, "ionosphere": 0.2, "wdbc": 0.2, "australian": 1.0, "wbc": 0.8, "diabetes_f": 1.0}
 _FRACTIONS |= {"german": 0.2, "ipd": 0.8, "svmguide3": 0.4, "krvskp": 1.0, "spambase": 0.2, "magic04": 1.0}
 _FRACTIONS |= {"a8a": 0.2, "imdb": 0.8}
@@ -34,8 +36,8 @@ class FAE(StreamModel):
     then each mature learner whose accuracy is below the middle between the best and the worst mature one gains a
     probation point and the other mature ones lose theirs, learners with ``p`` points are dropped, and a new one is
     added, which learns the present row. Learners vote with their accuracy over the last ``N`` rows if they are at
-    least ``m`` rows old and have no probation points; if there are none, all vote with their age. After Wenerstrom
-    and Giraud-Carrier, "Temporal data mining in dynamic feature spaces" (ICDM 2006).
+    least ``m`` rows old and have no probation points; if there are none, or none of them was right once, all vote
+    with their age. After Wenerstrom and Giraud-Carrier, "Temporal data mining in dynamic feature spaces" (ICDM 2006).
 
     haphazard 1.2.8 compares the number of hits in N and in 2N rows instead of the rates, so that the second is never
     the less once the queues are full, and multiplies likelihoods by signed values; here the rates are compared, and
@@ -244,18 +246,14 @@ def _weights(learners, hyper, weights):
     _, _, _, life, _, order, head = learners
     m, _, _, _, N, _, _, _ = hyper
     living = order[: int(head[0])]
-    qualified = False
-    for q in living:
-        qualified = qualified or (life[q, 0] >= m and life[q, 3] == 0.0)
     total = 0.0
     for q in living:
-        if not qualified:
-            weights[q] = life[q, 0]
-        elif life[q, 0] >= m and life[q, 3] == 0.0:
-            weights[q] = _accuracy(life, q, N)
-        else:
-            weights[q] = 0.0
+        weights[q] = _accuracy(life, q, N) if life[q, 0] >= m and life[q, 3] == 0.0 else 0.0
         total += weights[q]
+    if total == 0.0:
+        for q in living:
+            weights[q] = life[q, 0]
+            total += weights[q]
     return total
 
 
@@ -286,9 +284,9 @@ def _combine(joint, counts, learners, hyper, out):
         else:
             tied = 0
             for c in range(k):
-                tied += joint[q, c] == best
+                tied += joint[q, c] >= best - _TIE
             for c in range(k):
-                if joint[q, c] == best:
+                if joint[q, c] >= best - _TIE:
                     out[c] += share / tied
     if soft:
         class_scores(mean, counts, out)
@@ -299,7 +297,7 @@ def _is_hit(scores, code):
     """Whether this class alone has the largest score."""
     reached = 0
     for c in range(len(scores)):
-        reached += scores[c] >= scores[code]
+        reached += scores[c] >= scores[code] - _TIE
     return reached == 1
 
 

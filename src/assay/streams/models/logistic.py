@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from assay.streams.errors import StreamError
 from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
+from assay.streams.models.ranges import check_range
 from assay.streams.models.weights import class_weights, example_weight
 
 
 class MaskedLogistic(StreamModel):
     """Logistic regression (``task="regression"``: least squares) over whatever features a row has.
 
-    An absent feature takes no part in the score and its weight is not touched; a new feature starts at weight 0.
+    An absent feature takes no part in the score and its weight is not touched; a new feature starts at weight 0. In
+    least squares the residual of an SGD step is divided by ``1 + rate |x|^2 + intercept_rate``, which is the implicit
+    step (Toulis and Airoldi, Annals of Statistics 45, 2017): the explicit one diverges once ``rate |x|^2`` passes 2.
 
     Parameters
     ----------
@@ -39,6 +42,11 @@ class MaskedLogistic(StreamModel):
         Weight of a row by its class; "balanced" uses N / (2 N_c) of the rows learned so far.
     classes : sequence of two labels, optional
         The second is the positive class. Default: grown on first sight.
+
+    Raises
+    ------
+    StreamError
+        If an argument is out of its range.
 
     Examples
     --------
@@ -76,6 +84,9 @@ class MaskedLogistic(StreamModel):
     def _reset(self) -> None:
         if self.optimizer not in ("sgd", "ftrl"):
             raise StreamError(f"optimizer is 'sgd' or 'ftrl', not {self.optimizer!r}")
+        check_range("rate", self.rate, 0, above=True)
+        for name in ("intercept_rate", "l1", "l2", "beta"):
+            check_range(name, getattr(self, name), 0)
         self._w = np.zeros(8)  # FTRL: z
         self._n = np.zeros(8)  # FTRL: sum of squared gradients
         self._head = np.zeros(3)  # intercept, rows learned of class 0 and 1
@@ -85,19 +96,20 @@ class MaskedLogistic(StreamModel):
         self._n = grown(self._n, n)
 
     def _hyper(self) -> tuple[Any, ...]:
-        ftrl = self.optimizer == "ftrl"
-        return ftrl, self.task == "regression", self.rate, self.intercept_rate, self.l1, self.l2, self.beta
+        numbers = float(self.rate), float(self.intercept_rate), float(self.l1), float(self.l2), float(self.beta)
+        return self.optimizer == "ftrl", self.task == "regression", *numbers
+
+    @property
+    def intercept_(self) -> float:
+        """The part of every score that belongs to no feature."""
+        return float(self._head[0])
 
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
         return float(_dot(slots, values, self._w, self._n, self._head, *self._hyper()))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: float) -> None:
-        weight = (
-            example_weight(class_weights(self.class_weight, self.classes_), self._head, 1, int(target))
-            if (self.task == "classification")
-            else 1.0
-        )
-        _update(slots, values, float(target), weight, self._w, self._n, self._head, *self._hyper())
+        fixed = class_weights(self.class_weight, self.classes_)
+        _update(slots, values, float(target), fixed, self._w, self._n, self._head, *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
@@ -135,11 +147,18 @@ def _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, 
 
 
 @njit
-def _update(slots, values, y, weight, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta):
+def _update(slots, values, y, fixed, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta):
     score = _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
     if regression:
+        weight = 1.0
         g = score - y
+        if not ftrl:
+            norm = 0.0
+            for k in range(len(slots)):
+                norm += values[k] * values[k]
+            g /= 1.0 + rate * norm + intercept_rate
     else:
+        weight = example_weight(fixed, head, 1, int(y))
         # sigmoid without overflow
         p = 1.0 / (1.0 + math.exp(-score)) if score >= 0 else math.exp(score) / (1.0 + math.exp(score))
         g = p - y
@@ -169,8 +188,7 @@ def _run(indptr, slots, values, y, fixed, w, n, head, seen, ftrl, regression, ra
         # an unlearned feature has weight 0, so it needs no skipping here
         scores[t] = _dot(s, x, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
         if y[t] == y[t]:
-            weight = 1.0 if regression else example_weight(fixed, head, 1, int(y[t]))
-            _update(s, x, y[t], weight, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
+            _update(s, x, y[t], fixed, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
             for k in range(len(s)):
                 seen[s[k]] += 1
     return scores

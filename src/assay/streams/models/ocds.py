@@ -67,7 +67,8 @@ class OCDS(StreamModel):
     class_weight : dict or "balanced", optional
         Multiplies the residual of a row by the weight of its class.
     task : {"classification", "regression"}
-        Regression: y is the value itself, and L_o and L_r add up squared residuals.
+        Regression: y is the value itself and the score is ``w.psi``, whose squared residual the steps reduce;
+        ``w_O.x_O`` is on another scale, and there is no p.
     classes : sequence of two labels, optional
         The second is the positive class. Default: grown on first sight.
 
@@ -155,8 +156,8 @@ class OCDS(StreamModel):
         place, w, G, _, head = self._state()
         psi = np.empty(len(w))
         _reconstruct(slots, values, place, G, head, psi)
-        own, graph = _parts(slots, values, place, w, head, psi, np.zeros(len(w), np.bool_))
-        return float(head[1] * own + (1.0 - head[1]) * graph)
+        regression = self.task == "regression"
+        return float(_mixture(slots, values, place, w, head, psi, np.zeros(len(w), np.bool_), regression))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
         fixed = class_weights(self.class_weight, self.classes_)
@@ -178,6 +179,8 @@ class OCDS(StreamModel):
         used = int(self._head[4])
         p = self._head[1]
         here = self._place[slots]
+        if self.task == "regression":
+            return values * (self._G[here, :used] @ self._w[:used]) / max(1, len(slots))
         absent = np.setdiff1d(np.arange(used), here)
         through_graph = self._G[np.ix_(here, absent)] @ self._w[absent] / max(1, len(slots))
         return values * (p * self._w[here] + (1.0 - p) * through_graph)
@@ -241,9 +244,20 @@ def _parts(slots, values, place, w, head, psi, marks):
 
 
 @njit
-def _loss(y, score, regression):
+def _mixture(slots, values, place, w, head, psi, marks, regression):
+    """The score of a row."""
     if regression:
-        return (y - score) ** 2
+        total = 0.0
+        for j in range(int(head[4])):
+            total += w[j] * psi[j]
+        return total
+    own, graph = _parts(slots, values, place, w, head, psi, marks)
+    return head[1] * own + (1.0 - head[1]) * graph
+
+
+@njit
+def _loss(y, score):
+    """log2(1 + exp(-y score))"""
     z = y * score
     return (max(0.0, -z) + math.log1p(math.exp(-abs(z)))) / math.log(2.0)
 
@@ -260,10 +274,11 @@ def _update(
     used = int(head[4])
     psi, smooth, x_all = scratch[0], scratch[1], scratch[2]
 
-    own, graph = _parts(slots, values, place, w, head, psi, marks)
     head[0] += 1.0
-    head[2] += _loss(y, own, regression)
-    head[3] += _loss(y, graph, regression)
+    if not regression:
+        own, graph = _parts(slots, values, place, w, head, psi, marks)
+        head[2] += _loss(y, own)
+        head[3] += _loss(y, graph)
     if head[0] > 1.0:
         z = 8.0 * math.sqrt(1.0 / math.log(head[0])) * (head[3] - head[2])
         head[1] = 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
@@ -335,8 +350,7 @@ def _run(indptr, slots, values, y, fixed, place, w, G, counts, head, seen, lam, 
         s = slots[indptr[t] : indptr[t + 1]]
         x = values[indptr[t] : indptr[t + 1]]
         _reconstruct(s, x, place, G, head, scratch[0])
-        own, graph = _parts(s, x, place, w, head, scratch[0], marks)
-        scores[t] = head[1] * own + (1.0 - head[1]) * graph
+        scores[t] = _mixture(s, x, place, w, head, scratch[0], marks, regression)
         if y[t] == y[t]:
             if _register(s, place, w, G, counts, head):
                 _reconstruct(s, x, place, G, head, scratch[0])

@@ -11,6 +11,7 @@ from assay.streams.errors import LabelOutOfRange, StreamError
 from assay.streams.jit import njit
 
 _NONE, _FIXED, _BALANCED = 0.0, 1.0, 2.0
+_UNWEIGHTED = np.array([_NONE, 1.0, 1.0])
 
 
 def class_weights(
@@ -18,7 +19,7 @@ def class_weights(
 ) -> NDArray[np.float64]:
     """``[mode, weight of class 0, weight of class 1]`` for `example_weight`."""
     if class_weight is None:
-        return np.array([_NONE, 1.0, 1.0])
+        return _UNWEIGHTED
     if class_weight == "balanced":
         return np.array([_BALANCED, 1.0, 1.0])
     if isinstance(class_weight, str):
