@@ -138,8 +138,8 @@ def test_equals_the_published_algorithm(vote, params):
 
 
 def test_the_accuracies_compared_are_rates():
-    """haphazard 1.2.8 compares the hits in N rows with the hits in 2N rows. Once both are full the first are never more,
-    so that a learner is added about every r rows for ever, even where nothing changes and every row is predicted rightly."""
+    """haphazard 1.2.8 compares the hits in N rows with those in 2N rows. Once both are full the first are never more,
+    so that a learner is added about every r rows for ever, even where every row is predicted rightly."""
     X = np.where(np.arange(400)[:, None] % 2 == [0, 1], 1.0, np.nan)
     y = (np.arange(400) % 2).astype(np.int64)
     model = FAE(M=1.0, max_learners=None)

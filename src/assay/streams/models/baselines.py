@@ -24,6 +24,13 @@ class Majority(StreamModel):
     task : {"classification", "regression"}
     classes : sequence of labels, optional
         Default: grown on first sight.
+
+    Examples
+    --------
+    >>> from assay.streams import load, run
+    >>> result = run(Majority(), load("wdbc"))
+    >>> round(result.metrics["accuracy"], 3), result.metrics["balanced_accuracy"]
+    (0.627, 0.5)
     """
 
     native_multiclass = True
@@ -75,6 +82,13 @@ class LastLabel(StreamModel):
     task : {"classification", "regression"}
     classes : sequence of labels, optional
         Default: grown on first sight.
+
+    Examples
+    --------
+    >>> from assay.streams import load, run
+    >>> result = run(LastLabel(), load("wdbc"))
+    >>> round(result.metrics["accuracy"], 3), result.metrics["kappa_temporal"]
+    (0.525, 0.0)
     """
 
     native_multiclass = True

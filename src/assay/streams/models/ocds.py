@@ -76,6 +76,15 @@ class OCDS(StreamModel):
     ------
     StreamError
         If an argument is out of its range.
+
+    Examples
+    --------
+    Half of the cells of WDBC are absent:
+
+    >>> from assay.streams import load, run
+    >>> result = run(OCDS(), load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["auroc"], 3)
+    0.98
     """
 
     regression = True

@@ -52,6 +52,15 @@ class OLI2DS(StreamModel):
     ------
     StreamError
         If an argument is out of its range.
+
+    Examples
+    --------
+    Half of the cells of WDBC are absent:
+
+    >>> from assay.streams import load, run
+    >>> result = run(OLI2DS(), load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["auroc"], 3)
+    0.983
     """
 
     regression = True

@@ -47,6 +47,15 @@ class OLIFL(StreamModel):
     ------
     StreamError
         If an argument is out of its range.
+
+    Examples
+    --------
+    Half of the cells of WDBC are absent:
+
+    >>> from assay.streams import load, run
+    >>> result = run(OLIFL(), load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["auroc"], 3)
+    0.974
     """
 
     regression = True

@@ -73,6 +73,15 @@ class OLVF(StreamModel):
     ------
     StreamError
         If an argument is out of its range.
+
+    Examples
+    --------
+    Half of the cells of WDBC are absent:
+
+    >>> from assay.streams import load, run
+    >>> result = run(OLVF(), load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["auroc"], 3)
+    0.978
     """
 
     regression = True

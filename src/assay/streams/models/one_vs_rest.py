@@ -33,6 +33,14 @@ class OneVsRest(StreamModel):
     ------
     StreamError
         If the model is multi-class by itself, or does regression.
+
+    Examples
+    --------
+    >>> from assay.streams import load, run
+    >>> from assay.streams.models.passive_aggressive import MaskedPA
+    >>> result = run(OneVsRest(MaskedPA()), load("digits").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["accuracy"], 3)
+    0.753
     """
 
     native_multiclass = True
