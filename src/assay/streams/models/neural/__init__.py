@@ -7,6 +7,7 @@ except ImportError as error:
 
 from assay.streams.models.neural.aux_drop import AuxDropODL, AuxDropOGD
 from assay.streams.models.neural.aux_net import AuxNet
+from assay.streams.models.neural.hi2 import HI2
 from assay.streams.models.neural.packet_lstm import PacketLSTM
 
-__all__ = ["AuxDropODL", "AuxDropOGD", "AuxNet", "PacketLSTM"]
+__all__ = ["HI2", "AuxDropODL", "AuxDropOGD", "AuxNet", "PacketLSTM"]
