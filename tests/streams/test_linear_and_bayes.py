@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from assay.streams.contract import easy_stream
+from assay.streams.contract import easy_stream, scores_by_row
 from assay.streams.models.baselines import Majority
 from assay.streams.models.fae import FAE
 from assay.streams.models.gaussian_nb import MaskedGaussianNB
@@ -66,7 +66,7 @@ MODELS = [
     (MaskedLogistic(), False),
     (MaskedLogistic("ftrl", l1=0.1), False),
     (MaskedPA(), False),
-    (OLVF(B=0.5, C_bar=0.1, reg=0.2), False),
+    (OLVF(C=1.0, C_bar=1.0, B=0.3, reg=0.01), False),
     (OLIFL(), False),
     (OLI2DS(B=0.5, reg=0.1), False),
     (OCDS(gamma=0.5), False),
@@ -85,6 +85,22 @@ def test_order_and_names_of_columns_do_not_matter(model, presence):
     order = np.random.default_rng(5).permutation(7)
     other = model.clone().run_arrays(X[:, order], y, columns=[f"sensor {j}" for j in range(7)])
     np.testing.assert_allclose(other, scores, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("model", "presence"), MODELS, ids=lambda value: repr(value))
+def test_paths_agree_where_features_first_appear_in_unlabelled_rows(model, presence):
+    """Bit for bit: row by row, at once, and in blocks of 17 rows, half of the labels missing."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X, y = easy_stream(120, d=12, seed=seed, presence=presence)
+        for j in range(12):
+            X[: rng.integers(0, 40), j] = np.nan
+        labels = np.where(rng.random(120) < 0.5, np.nan, y)
+        scores = model.clone().run_arrays(X, labels)
+        np.testing.assert_array_equal(scores_by_row(model.clone(), X, labels), scores)
+        piecewise = model.clone()
+        parts = [piecewise.run_arrays(X[i : i + 17], labels[i : i + 17]) for i in range(0, 120, 17)]
+        np.testing.assert_array_equal(np.concatenate(parts), scores)
 
 
 FALLBACK = """

@@ -94,16 +94,23 @@ class OLI2DS(StreamModel):
         check_range("epsilon", self.epsilon, 0)
         self._w = np.zeros(8)
         self._stats = np.zeros((8, 3))  # count, mean and variance of each feature
+        # Slots in the order in which they were first learned: what runs over all features runs in this order, so that
+        # a feature first met in an unlabelled row changes no sum.
+        self._order = np.zeros(8, dtype=np.int64)
         self._counts = np.zeros(2)  # rows learned of class 0 and 1
         self._sums = np.zeros(3)  # sum of var, sum of var |w|, features learned
 
     def _grow(self, n: int) -> None:
         self._w = grown(self._w, n)
         self._stats = grown(self._stats, n)
+        self._order = grown(self._order, n)
 
     def _hyper(self) -> tuple[Any, ...]:
         numbers = float(self.C), float(self.theta), float(self.B), float(self.reg)
         return *numbers, self.task == "regression", float(self.epsilon)
+
+    def _state(self) -> tuple[Any, Any, Any, Any, Any]:
+        return self._w, self._stats, self._order, self._counts, self._sums
 
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
         return float(dot(slots, values, self._w))
@@ -111,22 +118,21 @@ class OLI2DS(StreamModel):
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
         fixed = class_weights(self.class_weight, self.classes_)
         y = float(target) if self.task == "regression" else 2.0 * target - 1.0
-        _update(slots, values, y, fixed, self._w, self._stats, self._counts, self._sums, *self._hyper())
+        _update(slots, values, y, fixed, *self._state(), *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
         fixed = class_weights(self.class_weight, self.classes_)
         y = signed_targets(targets, self.task)
-        state = self._w, self._stats, self._counts, self._sums
-        return _run(indptr, slots, values, y, fixed, *state, self._seen, *self._hyper())
+        return _run(indptr, slots, values, y, fixed, *self._state(), self._seen, *self._hyper())
 
     def _explain(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
         return self._w[slots] * values
 
 
 @njit
-def _update(slots, values, y, fixed, w, stats, counts, sums, C, theta, B, reg, regression, epsilon):
+def _update(slots, values, y, fixed, w, stats, order, counts, sums, C, theta, B, reg, regression, epsilon):
     P = counts[1] + 1.0
     Q = counts[0] + 1.0
     weight = row_weight(fixed, counts, y, regression)
@@ -143,6 +149,7 @@ def _update(slots, values, y, fixed, w, stats, counts, sums, C, theta, B, reg, r
         variance = count_in(stats, s, x)
         sums[0] += variance
         if stats[s, 0] == 1.0:
+            order[int(sums[2])] = s
             sums[2] += 1.0
             new += variance
             norm_new += x * x
@@ -170,14 +177,14 @@ def _update(slots, values, y, fixed, w, stats, counts, sums, C, theta, B, reg, r
     if B < 1.0 and sums[2] > 0.0:
         # Weights not in use are 0 and the least, so the cut over all slots is the cut over the features seen.
         cut = kth_largest(np.abs(w), max(1, int(B * sums[2])))
-        for i in range(len(w)):
-            if abs(w[i]) < cut:
-                sums[1] -= stats[i, 2] * abs(w[i])
-                w[i] = 0.0
+        for s in order[: int(sums[2])]:
+            if abs(w[s]) < cut:
+                sums[1] -= stats[s, 2] * abs(w[s])
+                w[s] = 0.0
 
 
 @njit
-def _run(indptr, slots, values, y, fixed, w, stats, counts, sums, seen, C, theta, B, reg, regression, epsilon):
+def _run(indptr, slots, values, y, fixed, w, stats, order, counts, sums, seen, C, theta, B, reg, regression, epsilon):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):
@@ -185,7 +192,7 @@ def _run(indptr, slots, values, y, fixed, w, stats, counts, sums, seen, C, theta
         x = values[indptr[t] : indptr[t + 1]]
         scores[t] = dot(s, x, w)
         if y[t] == y[t]:
-            _update(s, x, y[t], fixed, w, stats, counts, sums, C, theta, B, reg, regression, epsilon)
+            _update(s, x, y[t], fixed, w, stats, order, counts, sums, C, theta, B, reg, regression, epsilon)
             for k in range(len(s)):
                 seen[s[k]] += 1
     return scores

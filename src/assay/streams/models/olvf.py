@@ -115,11 +115,15 @@ class OLVF(StreamModel):
         check_range("epsilon", self.epsilon, 0)
         self._w = np.zeros(8)
         self._v = np.zeros(8)
+        # Slots in the order in which they were first learned: what runs over all features runs in this order, so that
+        # a feature first met in an unlabelled row changes no sum.
+        self._order = np.zeros(8, dtype=np.int64)
         self._head = np.zeros(5)  # rows learned of class 0 and 1, sum of v, sum of |v w|, features learned
 
     def _grow(self, n: int) -> None:
         self._w = grown(self._w, n)
         self._v = grown(self._v, n)
+        self._order = grown(self._order, n)
 
     def _hyper(self) -> tuple[Any, ...]:
         numbers = float(self.C), float(self.C_bar), float(self.B), float(self.reg)
@@ -131,14 +135,16 @@ class OLVF(StreamModel):
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
         fixed = class_weights(self.class_weight, self.classes_)
         y = float(target) if self.task == "regression" else 2.0 * target - 1.0
-        _update(slots, values, y, fixed, self._w, self._v, self._head, self._seen, *self._hyper())
+        _update(slots, values, y, fixed, self._w, self._v, self._order, self._head, self._seen, *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
         fixed = class_weights(self.class_weight, self.classes_)
         y = signed_targets(targets, self.task)
-        return _run(indptr, slots, values, y, fixed, self._w, self._v, self._head, self._seen, *self._hyper())
+        return _run(
+            indptr, slots, values, y, fixed, self._w, self._v, self._order, self._head, self._seen, *self._hyper()
+        )
 
     def _explain(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
         return self._w[slots] * values
@@ -150,7 +156,7 @@ def _sigmoid(z):
 
 
 @njit
-def _update(slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regression, epsilon):
+def _update(slots, values, y, fixed, w, v, order, head, seen, C, C_bar, B, reg, regression, epsilon):
     weight = row_weight(fixed, head, y, regression)
     observed = len(slots)
     if observed == 0:
@@ -179,6 +185,7 @@ def _update(slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regress
     for k in range(observed):
         s = slots[k]
         if seen[s] == 0:
+            order[int(head[4])] = s
             head[4] += 1.0
             confidence = confidence_new
         else:
@@ -196,14 +203,14 @@ def _update(slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regress
     if B < 1.0:
         # Weights not in use are 0 and the least, so the cut over all slots is the cut over the features seen.
         cut = kth_largest(np.abs(w), max(1, int(B * head[4])))
-        for i in range(len(w)):
-            if abs(w[i]) < cut:
-                head[3] -= abs(v[i] * w[i])
-                w[i] = 0.0
+        for s in order[: int(head[4])]:
+            if abs(w[s]) < cut:
+                head[3] -= abs(v[s] * w[s])
+                w[s] = 0.0
 
 
 @njit
-def _run(indptr, slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, regression, epsilon):
+def _run(indptr, slots, values, y, fixed, w, v, order, head, seen, C, C_bar, B, reg, regression, epsilon):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):
@@ -212,7 +219,7 @@ def _run(indptr, slots, values, y, fixed, w, v, head, seen, C, C_bar, B, reg, re
         # an unlearned feature has weight 0, so it needs no skipping here
         scores[t] = dot(s, x, w)
         if y[t] == y[t]:
-            _update(s, x, y[t], fixed, w, v, head, seen, C, C_bar, B, reg, regression, epsilon)
+            _update(s, x, y[t], fixed, w, v, order, head, seen, C, C_bar, B, reg, regression, epsilon)
             for k in range(len(s)):
                 seen[s[k]] += 1
     return scores
