@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 EXACT_PAIRS = 14
 _BLOCK = 4_000_000  # floats held at once
+_SHIFT = 617  # a prime
 
 
 # -- intervals -------------------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def mean_intervals(
     --------
     >>> of = mean_intervals([0.81, 0.83, 0.80, 0.84, 0.82, 0.70], [0, 0, 0, 0, 0, 1])
     >>> [round(float(x), 3) for x in (of.mean[0], of.low[0], of.high[0], of.low[1])]
-    [0.82, 0.801, 0.84, nan]
+    [0.82, 0.802, 0.838, nan]
     """
     if not 0 < confidence < 1:
         raise AssayError(f"confidence must lie between 0 and 1, not {confidence}")
@@ -172,19 +173,24 @@ def _deviations(
     mine = np.flatnonzero((row[group] >= 0) & (n > 1))
     mine = mine[np.argsort(group[mine], kind="stable")]
     position = np.arange(len(mine)) - np.searchsorted(group[mine], group[mine])  # of the cell within its group
-    for p in range(int(position.max()) + 1 if len(mine) else 0):
-        at = mine[position == p]
-        for size in np.unique(n[at]):
-            these = at[n[at] == size]
-            block = centred[start[these][:, None] + np.arange(size)]
-            counts = _resampled_counts(int(size), resamples, (seed, p, int(size)))
-            total[row[group[these]]] += (block @ counts.T) / math.sqrt(size * (size - 1))
+    for size in np.unique(n[mine]):
+        counts = _resampled_counts(int(size), resamples, seed)
+        for block in _blocks(np.flatnonzero(n[mine] == size), resamples):
+            block = block[np.argsort(position[block], kind="stable")]
+            cells = mine[block]
+            values = centred[start[cells][:, None] + np.arange(size)]
+            deviations = values @ counts.T / math.sqrt(size * (size - 1))
+            for p, first, many in zip(*np.unique(position[block], return_index=True, return_counts=True)):
+                # Cells of one group must not use the same draws. Draws are independent of each other, so shifting them
+                # by another amount for each cell is as good as drawing again.
+                here = slice(first, first + many)
+                total[row[group[cells[here]]]] += np.roll(deviations[here], p * _SHIFT, axis=1)
     return total
 
 
-def _resampled_counts(n: int, resamples: int, seed: tuple[int, ...]) -> Floats:
+def _resampled_counts(n: int, resamples: int, seed: int) -> Floats:
     """How often each of n values is drawn, for each resample: shape (resamples, n)."""
-    drawn = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    drawn = np.random.default_rng([seed, n]).integers(n, size=(resamples, n))
     drawn += np.arange(resamples)[:, None] * n
     return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)
 
@@ -396,7 +402,8 @@ def sign_flip_test(differences: ArrayLike, *, resamples: int = 10_000, seed: int
     if n == 0:
         return np.full(columns, np.nan)
     # Rounding must not decide whether a sum is as extreme as the observed one.
-    bound = np.abs(d.sum(axis=0)) - 1e-12 * np.abs(d).sum(axis=0)
+    total = d.sum(axis=0)
+    bound = np.abs(total) - 1e-12 * np.abs(d).sum(axis=0)
     if n <= EXACT_PAIRS:
         patterns = np.arange(2 ** (n - 1))  # the other half are their negatives
         signs = 1.0 - 2.0 * ((patterns[:, None] >> np.arange(n)) & 1)
@@ -405,7 +412,7 @@ def sign_flip_test(differences: ArrayLike, *, resamples: int = 10_000, seed: int
     extreme = np.zeros(columns)
     for block in _blocks(np.arange(resamples), n):
         bits = np.unpackbits(rng.integers(256, size=(len(block), -(-n // 8)), dtype=np.uint8), axis=1)[:, :n]
-        extreme += np.count_nonzero(np.abs((1.0 - 2.0 * bits) @ d) >= bound, axis=0)
+        extreme += np.count_nonzero(np.abs(total - 2.0 * (bits.astype(np.float64) @ d)) >= bound, axis=0)
     return (1 + extreme) / (1 + resamples)
 
 

@@ -1,1 +1,548 @@
-def write_report(*a, **k): ...
+"""The report: one HTML page that needs nothing but a browser.
+
+Everything that is shown stands in the page itself: figures as tables, charts as Vega-Lite specifications with the JavaScript
+that draws them, the table of runs as JSON. Names come from users; they are escaped by the template, and in JSON every ``<`` is
+written as an escape. A content security policy of the page forbids all other scripts and all loading.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from assay.core.errors import AssayError, StoreError
+from assay.core.report import charts, tables
+from assay.core.results import kept
+
+if TYPE_CHECKING:
+    from assay.core.benchmark import Metric
+    from assay.core.results import Results
+    from assay.core.results.outcomes import Leaderboard, Ranks
+    from assay.core.run import RunRecord
+
+MAX_RUNS = 20_000
+MAX_DETAILS = 2_000
+MAX_CURVE_POINTS = 150_000
+MAX_CURVE_CHARTS = 24
+MAX_PANELS = 8
+MAX_FAILURES = 100
+MAX_HEAT_METHODS = 60
+TRACEBACK_CHARACTERS = 8_000
+POINTS = 80
+
+
+def write_report(path: str | Path, results: Sequence[Results], title: str | None = None) -> Path:
+    """Write one self-contained page about the results of one or more benchmarks.
+
+    The page holds at most 20,000 runs of a benchmark (failed ones first, then those of the lowest seeds), details of 2,000 of
+    them and 150,000 points of their curves, and says so where it leaves something out. Leaderboards and tests are always over all runs.
+
+    Parameters
+    ----------
+    path : path
+        The file; its folder is made. Written to a temporary name and renamed.
+    results : sequence of Results
+    title : str, optional
+        Default: the title of the benchmark.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    AssayError
+        If there is nothing to report on.
+    StoreError
+        If the file cannot be written.
+    """
+    if not results:
+        raise AssayError("a report needs the results of at least one benchmark")
+    if not any(len(r) for r in results):
+        raise AssayError(results[0].empty_message)
+    text = render(results, title)
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(text.encode("utf-8", "replace"))
+        os.replace(temporary, target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"cannot write the report {target}: {error.strerror or error}") from error
+    return target
+
+
+def render(results: Sequence[Results], title: str | None = None) -> str:
+    """The page as text."""
+    import jinja2
+    from markupsafe import Markup
+
+    specs: list[charts.Spec] = []
+    sections = [_section(r, f"b{i}", specs) for i, r in enumerate(results)]
+    bundle, script = _bundle(), _file("page.js")
+    allowed = " ".join(f"'sha256-{_hash(text)}'" for text in (bundle, script))
+    policy = (
+        f"default-src 'none'; script-src 'unsafe-eval' {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    benchmarks = [r.benchmark for r in results]
+    default = benchmarks[0].title or benchmarks[0].name
+    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("page.html.jinja"))
+    return template.render(
+        title=title or (default if len(results) == 1 else f"Results of {len(results)} benchmarks"),
+        lead=benchmarks[0].description if len(results) == 1 else "",
+        facts=_facts(results),
+        sections=sections,
+        policy=policy,
+        css=Markup(_file("page.css")),
+        charts=_json(specs),
+        bundle=Markup(bundle),
+        script=Markup(script),
+        version=_version(),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+# -- the parts of a page ---------------------------------------------------------------------------------------------
+
+
+def _section(results: Results, name: str, specs: list[charts.Spec]) -> dict[str, Any]:
+    benchmark = results.benchmark
+    section: dict[str, Any] = {
+        "id": name,
+        "title": benchmark.title or benchmark.name,
+        "description": benchmark.description,
+        "runs": len(results),
+        "failed": len(results.failed_keys),
+        "parts": [],
+        "panels": [],
+    }
+    if not len(results):
+        section |= {"verdict": results.empty_message, "summary": "No runs.", "provenance": None}
+        section["panels"] = [{"id": f"{name}-m0", "heading": "", "verdict": results.empty_message, "notes": [], "rows": []}]
+        return section
+    section["summary"] = _summary(results)
+    metrics = list(benchmark.metrics.values())[:MAX_PANELS]
+    section["panels"] = [_panel(results, metric, f"{name}-m{i}", specs) for i, metric in enumerate(metrics)]
+    section["verdict"] = section["panels"][0]["verdict"]
+    section |= _curves(results, specs)
+    section |= _failures(results)
+    section |= _runs(results)
+    section["provenance"] = _provenance(results, section.pop("records"))
+    first = section["panels"][0]
+    parts = {
+        "verdict": "Verdict", "leaderboard": first["rows"] and "Leaderboard", "tasks": first["heat"] and "Tasks",
+        "ranks": first["ranks"] and "Ranks", "cost": first["cost_chart"] is not None and "Seconds",
+        "curves": section["curves"] and "Curves", "failures": section["failures"] and "Failures", "runs": "Runs",
+        "provenance": "Provenance",
+    }  # fmt: skip
+    section["parts"] = [{"id": part, "title": words} for part, words in parts.items() if words]
+    return section
+
+
+def _panel(results: Results, metric: Metric, name: str, specs: list[charts.Spec]) -> dict[str, Any]:
+    board = results.leaderboard(metric.name)
+    panel: dict[str, Any] = {
+        "id": name,
+        "heading": tables.metric_heading(metric),
+        "verdict": board.verdict,
+        "notes": [{"text": note, "bad": "failed" in note} for note in board.notes],
+        "heat": None,
+        "ranks": None,
+        "no_ranks": "",
+        "board_chart": None,
+        "cost_chart": None,
+    }
+    panel |= _board(board)
+    if not any(row.rank for row in board.rows):
+        return panel
+    cells = results.cells
+    dots = charts.dots_of(cells.methods, cells.m, cells.scores(metric).values) if len(board.tasks) == 1 else []
+    panel["board_chart"] = _add(specs, charts.leaderboard_chart(board, dots))
+    left = sum(row.rank is not None for row in board.rows) - charts.MAX_METHODS
+    panel["board_note"] = "Dots are means, lines their 95% intervals" + (", ticks single runs." if dots else ".")
+    if left > 0:
+        panel["board_note"] += f" The best {charts.MAX_METHODS} are drawn; {left} more are in the table."
+    if len(board.tasks) > 1:
+        panel["heat"] = _heat(results, board, metric)
+        try:
+            panel["ranks"] = _ranks(results.ranks(metric.name), specs)
+        except AssayError as error:
+            panel["no_ranks"] = f"No ranks over tasks: {error}."
+    panel["cost_chart"] = _add(specs, charts.cost_chart(board))
+    return panel
+
+
+def _board(board: Leaderboard) -> dict[str, Any]:
+    several = len(board.tasks) > 1
+    methods = board.benchmark.methods
+    columns = [("", "num"), ("method", "name"), ("mean", "num mean"), ("95% interval", "num"), ("against the first", "")]
+    columns += [("mean rank", "num")] if several else []
+    columns += [("runs", "num"), ("failed", "num"), ("seconds", "num")]
+    rows = []
+    for row in board.rows:
+        tags = []
+        known = methods.get(row.method)
+        if known is not None and known.baseline:
+            tags.append({"text": "baseline", "bad": False, "title": ""})
+        if row.gaps:
+            tags.append({"text": "incomplete", "bad": True, "title": "; ".join(map(str, row.gaps))})
+        texts = [
+            tables.UNKNOWN if row.rank is None else str(row.rank),
+            row.method,
+            tables.value_text(row.mean, board.metric),
+            tables.interval_text(row.low, row.high, board.metric),
+            tables.against_first(row),
+        ]
+        texts += [tables.value_text(row.mean_rank, ".2f")] if several else []
+        texts += [str(row.runs), str(row.failed), tables.seconds_text(row.wall_seconds)]
+        styles = [cls for _, cls in columns]
+        if row.failed:
+            styles[-2] += " bad"
+        cells = [{"text": text, "cls": cls, "tags": []} for text, cls in zip(texts, styles)]
+        cells[1]["tags"] = tags
+        rows.append({"cells": cells, "leading": row.rank is not None and row.apart is False})
+    where = f"the task {board.tasks[0]}" if not several else f"{len(board.tasks)} tasks"
+    return {
+        "columns": [{"title": title, "cls": cls} for title, cls in columns],
+        "rows": rows,
+        "caption": f"Mean over {where}, best first. Bold: the first, and what is not told apart from it.",
+    }
+
+
+def _heat(results: Results, board: Leaderboard, metric: Metric) -> dict[str, Any]:
+    scores = results.table(metric.name)
+    order = [results.methods.index(row.method) for row in board.rows][:MAX_HEAT_METHODS]
+    rows = []
+    for t, task in enumerate(scores.tasks):
+        signed = scores.mean[t] if metric.higher_is_better else -scores.mean[t]
+        there = signed[~np.isnan(signed)]
+        low, span = (float(there.min()), float(np.ptp(there))) if len(there) else (0.0, 0.0)
+        cells: list[dict[str, Any]] = []
+        for m in order:
+            mean, half = float(scores.mean[t, m]), float(scores.high[t, m] - scores.low[t, m]) / 2
+            failed = int(scores.failed[t, m])
+            if math.isnan(mean):
+                cells.append({"none": True, "text": tables.UNKNOWN, "under": f"{failed} failed" if failed else "", "best": False})
+                continue
+            under = "" if math.isnan(half) else f"± {half:{metric.format}}"
+            under += f" ({failed} failed)" if failed else ""
+            shade = (signed[m] - low) / span if span else 1.0
+            best = scores.apart[t, m] == 0
+            text = tables.value_text(mean, metric)
+            cells.append({"none": False, "text": text, "under": under, "best": best, "shade": f"{shade:.3f}"})
+        rows.append({"task": task, "cells": cells})
+    left = len(results.methods) - len(order)
+    note = f"{left} methods further down the leaderboard are not shown." if left > 0 else ""
+    return {"methods": [scores.methods[m] for m in order], "rows": rows, "note": note}
+
+
+def _ranks(ranks: Ranks, specs: list[charts.Spec]) -> dict[str, Any]:
+    small = len(ranks.methods) <= 20
+    wins = [
+        {"method": a, "cells": [tables.UNKNOWN if i == j else "·".join(map(str, ranks.wins[i, j])) for j in range(len(ranks.methods))]}
+        for i, a in enumerate(ranks.methods)
+    ]
+    return {
+        "text": str(ranks), "left_out": ", ".join(ranks.left_out), "chart": _add(specs, charts.rank_chart(ranks)),
+        "methods": ranks.methods, "wins": wins if small else None,
+    }  # fmt: skip
+
+
+def _curves(results: Results, specs: list[charts.Spec]) -> dict[str, Any]:
+    found = []
+    left = 0
+    metrics = results.benchmark.metrics
+    colours = charts.palette(results.methods)
+    order = [row.method for row in results.leaderboard().rows]
+    for task in results.tasks:
+        for name in results.curve_names(task):
+            if len(found) == MAX_CURVE_CHARTS:
+                left += 1
+                continue
+            curves = results.curves(name, task, points=POINTS)
+            y_title = metrics[name].title if name in metrics else name
+            chart = _add(specs, charts.curve_chart(curves, order, colours, y_title))
+            found.append({"chart": chart, "label": f"{name}, {task}"})
+    note = f"The {charts.MAX_LINES} best methods are drawn." if len(order) > charts.MAX_LINES else ""
+    note += f" {left} more curves were kept by the runs and are not on this page." if left else ""
+    return {"curves": found, "curve_note": note.strip()}
+
+
+def _failures(results: Results) -> dict[str, Any]:
+    columns = results.columns
+    at = np.flatnonzero(results.cells.failed)
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for i in at:
+        key = (columns["method"][i], columns["task"][i], str(columns["failure"][i] or ""))
+        groups.setdefault(key, []).append(int(i))
+    found = []
+    for (method, task, message), members in list(groups.items())[:MAX_FAILURES]:
+        record = results.store.read(results.benchmark.name, str(columns["key"][members[0]]))
+        failure = record.failure if record is not None else None
+        seeds = [str(columns["seed"][i]) for i in members]
+        more = f" and {len(seeds) - 20} more" if len(seeds) > 20 else ""
+        found.append(
+            {
+                "method": method,
+                "task": task,
+                "seeds": f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds[:20])}{more}",
+                "message": f"{failure.type}: {message}" if failure else message,
+                "traceback": failure.traceback[-TRACEBACK_CHARACTERS:] if failure else "",
+            }
+        )
+    text = f"{len(at)} of {len(results)} runs failed."
+    if len(groups) > len(found):
+        text += f" {len(found)} kinds of {len(groups)} are shown."
+    elif len(found) < len(at):
+        text += f" Those of one method on one task with one message are shown together, with the traceback of the first."
+    return {"failures": found, "failure_text": text}
+
+
+def _runs(results: Results) -> dict[str, Any]:
+    """The table of runs as JSON: columns for all, details for some, repeated texts once."""
+    columns, cells, metrics = results.columns, results.cells, list(results.benchmark.metrics.values())
+    # Where not all fit, failed runs come first, then the lowest seeds: every cell keeps some.
+    by_need = np.lexsort((np.arange(len(results)), columns["seed"], ~cells.failed))
+    chosen = np.sort(by_need[:MAX_RUNS])
+    detailed = set(by_need[:MAX_DETAILS].tolist())
+    statuses = ["ok", "failed", "skipped"]
+    shared = {kind: _Shared() for kind in ("params", "warnings", "artifacts", "environments", "fingerprints")}
+    details: list[dict[str, Any] | None] = []
+    records: list[RunRecord] = []
+    room = [MAX_CURVE_POINTS]
+    without_curves = 0
+    for i in chosen:
+        key = str(columns["key"][i])
+        record = results.store.read(results.benchmark.name, key) if int(i) in detailed else None
+        if record is None:
+            details.append(None)
+            continue
+        records.append(record)
+        detail = _detail(record, shared)
+        curves = _run_curves(results, key, room) if "curves.json" in record.artifacts else []
+        detail["curves"] = curves or []
+        detail["curves_left_out"] = curves is None
+        without_curves += curves is None
+        details.append(detail)
+    data = {
+        "tasks": results.tasks, "methods": results.methods, "statuses": statuses,
+        "task": cells.t[chosen].tolist(), "method": cells.m[chosen].tolist(), "seed": columns["seed"][chosen].tolist(),
+        "status": [statuses.index(s) for s in columns["status"][chosen]],
+        "seconds": [charts.number(v, 4) for v in columns["wall_seconds"][chosen]],
+        "metrics": [
+            {
+                "heading": tables.metric_heading(metric), "format": metric.format,
+                "values": [charts.number(v) for v in cells.scores(metric).values[chosen]],
+            }
+            for metric in metrics
+        ],
+        "details": details, **{kind: table.values for kind, table in shared.items()},
+    }  # fmt: skip
+    notes = []
+    if len(chosen) < len(results):
+        notes.append(f"{len(chosen)} of {len(results)} runs are in this table: failed ones first, then those of the lowest seeds.")
+    if len(records) < len(chosen):
+        notes.append(f"{len(records)} can be opened in full.")
+    if without_curves:
+        notes.append(f"Curves of {without_curves} runs are left out to keep the page small.")
+    return {"table": _json(data), "run_note": " ".join(notes), "records": records}
+
+
+def _detail(record: RunRecord, shared: dict[str, _Shared]) -> dict[str, Any]:
+    failure = record.failure
+    return {
+        "key": record.key, "started": record.started, "cpu": charts.number(record.cpu_seconds, 4) or 0.0,
+        "memory": record.peak_memory_bytes,
+        "params": shared["params"].add(record.params), "task_params": shared["params"].add(record.task_params),
+        "data": shared["fingerprints"].add(record.data_fingerprint),
+        "environment": shared["environments"].add(_environment(record)),
+        "warnings": [shared["warnings"].add(text) for text in record.warnings],
+        "artifacts": shared["artifacts"].add(record.artifacts),
+        "failure": failure and {
+            "type": failure.type, "message": failure.message, "traceback": failure.traceback[-TRACEBACK_CHARACTERS:],
+        },
+    }  # fmt: skip
+
+
+def _run_curves(results: Results, key: str, room: list[int]) -> list[dict[str, Any]] | None:
+    """Curves of a run, thinned; None if the page has no room left for them."""
+    found = []
+    for name, curve in kept.read_curves(results.store.run_folder(results.benchmark.name, key)).items():
+        x, y = kept.ordered(curve["x"], curve["y"])
+        if not len(x):
+            continue
+        at = kept.thinned(x, POINTS)
+        if len(at) > room[0]:
+            return None
+        room[0] -= len(at)
+        found.append(
+            {
+                "name": name, "x_label": curve.get("x_label", "step"), "x": [charts.number(v, 5) for v in x[at]],
+                "y": [charts.number(v, 4) for v in y[at]],
+            }  # fmt: skip
+        )
+    return found
+
+
+class _Shared:
+    """Values that many runs have in common, each kept once."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._index: dict[str, int] = {}
+
+    def add(self, value: Any) -> int:
+        text = json.dumps(value, sort_keys=True, default=str)
+        if text not in self._index:
+            self._index[text] = len(self.values)
+            self.values.append(value)
+        return self._index[text]
+
+
+def _environment(record: RunRecord) -> dict[str, str]:
+    p = record.provenance
+    parts = [p.platform, p.processor, f"{p.cores} cores" if p.cores else ""]
+    return {
+        "machine": ", ".join(part for part in parts if part),
+        "python": p.python,
+        "packages": ", ".join(f"{name} {version}" for name, version in sorted(p.versions.items())),
+        "device": p.device,
+    }
+
+
+def _provenance(results: Results, records: Sequence[RunRecord]) -> dict[str, Any]:
+    environments = Counter(tuple(_environment(record).items()) for record in records)
+    rows = [dict(key) | {"runs": count} for key, count in environments.most_common(20)]
+    said = []
+    if len(environments) > 1:
+        said.append(f"The runs were made in {len(environments)} environments; see whether they may be compared.")
+    columns = results.columns
+    tasks = []
+    for t, task in enumerate(results.tasks):
+        prints = sorted({str(f) for f in columns["data"][results.cells.t == t] if f})
+        if len(prints) > 1:
+            said.append(f"Runs on {task} saw {len(prints)} different data.")
+        known = results.benchmark.tasks.get(task)
+        tasks.append(
+            {
+                "name": task,
+                "title": known.title if known else "",
+                "fingerprint": ", ".join(p[:16] for p in prints) or tables.UNKNOWN,
+                "licence": (known.licence if known else "") or tables.UNKNOWN,
+                "citation": (known.citation if known else "") or tables.UNKNOWN,
+            }
+        )
+    some = "" if len(records) == len(results) else f", from the {len(records)} runs that can be opened on this page"
+    return {
+        "environments": rows, "tasks": tasks, "warnings": said,
+        "caption": f"Protocol version {results.benchmark.version} of {results.benchmark.name}{some}",
+    }  # fmt: skip
+
+
+# -- facts -----------------------------------------------------------------------------------------------------------
+
+
+def _facts(results: Sequence[Results]) -> list[tuple[str, str]]:
+    full = [r for r in results if len(r)]
+    runs, failed = sum(map(len, full)), sum(len(r.failed_keys) for r in full)
+    compared = [_count(sum(len(r.methods) for r in full), "method"), _count(sum(len(r.tasks) for r in full), "task")]
+    if len(full) == 1:
+        compared.append(_count(len(set(full[0].columns["seed"].tolist())), "seed"))
+    else:
+        compared.insert(0, _count(len(full), "benchmark"))
+    last = full[0].store.read(full[0].benchmark.name, str(full[0].columns["key"][-1]))
+    facts = [
+        ("Compared", ", ".join(compared)),
+        ("Runs", f"{runs:,}" + (f", {failed:,} of them failed" if failed else "")),
+        ("When", _when(full)),
+        ("Work", _duration(sum(float(np.nansum(r.columns["wall_seconds"])) for r in full))),
+    ]
+    if last is not None:
+        place = _environment(last)
+        facts += [("Machine", place["machine"]), ("Versions", f"Python {place['python']}, {place['packages']}")]
+    return facts
+
+
+def _summary(results: Results) -> str:
+    failed = len(results.failed_keys)
+    parts = [
+        _count(len(results.methods), "method"), _count(len(results.tasks), "task"), f"{_count(len(results), 'run')}",
+        f"{failed} failed" if failed else "", _when([results]),
+    ]  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def _when(results: Sequence[Results]) -> str:
+    days = sorted(str(s)[:10] for r in results for s in r.columns["started"] if s)
+    if not days:
+        return tables.UNKNOWN
+    return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} seconds of runs"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} minutes of runs"
+    return f"{seconds / 3600:,.1f} hours of runs"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+# -- pieces of text --------------------------------------------------------------------------------------------------
+
+
+def _add(specs: list[charts.Spec], spec: charts.Spec) -> int:
+    specs.append(spec)
+    return len(specs) - 1
+
+
+def _json(value: Any) -> Any:
+    """JSON that may stand in a script element: nothing in it can end the element or begin a comment."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, default=str)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@lru_cache(maxsize=1)
+def _bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed in one script."""
+    import vl_convert
+
+    text: str = vl_convert.javascript_bundle()
+    return text
+
+
+@lru_cache(maxsize=8)
+def _file(name: str) -> str:
+    return resources.files("assay.core.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("assay")
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -11,9 +11,9 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from assay.core.results import Leaderboard, LeaderboardRow, ScoreTable, p_text
+from assay.core.results.outcomes import Leaderboard, LeaderboardRow, ScoreTable, p_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,10 +51,11 @@ class Table:
         """Columns aligned with spaces."""
         lines = [[printable(cell) for cell in row] for row in [self.header, *self.rows]]
         widths = [max(len(row[j]) for row in lines) for j in range(len(self.header))]
-        return "\n".join(
-            "  ".join(cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, self.numeric)).rstrip()
+        aligned = [
+            [cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, self.numeric)]
             for row in lines
-        )
+        ]
+        return "\n".join("  ".join(row).rstrip() for row in aligned)
 
     def to_markdown(self) -> str:
         """A pipe table."""
@@ -107,11 +108,21 @@ def leaderboard_table(board: Leaderboard) -> Table:
             strong.add((i, 2))
         records.append(
             {
-                "rank": row.rank, "method": row.method, "metric": board.metric.name, "mean": row.mean, "low": row.low,
-                "high": row.high, "apart_from_first": row.apart, "p_holm": row.p, "mean_rank": row.mean_rank,
-                "tasks": row.tasks, "runs": row.runs, "failed": row.failed, "wall_seconds": row.wall_seconds,
+                "rank": row.rank,
+                "method": row.method,
+                "metric": board.metric.name,
+                "mean": row.mean,
+                "low": row.low,
+                "high": row.high,
+                "apart_from_first": row.apart,
+                "p_holm": row.p,
+                "mean_rank": row.mean_rank,
+                "tasks": row.tasks,
+                "runs": row.runs,
+                "failed": row.failed,
+                "wall_seconds": row.wall_seconds,
                 "gaps": "; ".join(map(str, row.gaps)),
-            }  # fmt: skip
+            }
         )
     numeric = [True, False, True, True, False, *([True] if several else []), True, True, True]
     return Table(header, rows, numeric, strong, records)
@@ -129,9 +140,8 @@ def score_table(scores: ScoreTable) -> Table:
             if scores.n[t, m] and scores.apart[t, m] == 0:
                 strong.add((t, m + 1))
         rows.append(cells)
-    return Table(
-        [metric_heading(scores.metric), *scores.methods], rows, [False, *[True] * len(scores.methods)], strong, _score_records(scores)
-    )
+    header = [metric_heading(scores.metric), *scores.methods]
+    return Table(header, rows, [False, *[True] * len(scores.methods)], strong, _score_records(scores))
 
 
 def score_csv(scores: ScoreTable) -> str:
@@ -140,15 +150,22 @@ def score_csv(scores: ScoreTable) -> str:
 
 
 def _score_records(scores: ScoreTable) -> list[dict[str, Any]]:
+    apart = {1: True, 0: False, -1: None}
     return [
         {
-            "task": task, "method": method, "metric": scores.metric.name, "mean": float(scores.mean[t, m]),
-            "low": float(scores.low[t, m]), "high": float(scores.high[t, m]), "runs": int(scores.n[t, m]),
-            "failed": int(scores.failed[t, m]), "apart_from_best": {1: True, 0: False, -1: None}[int(scores.apart[t, m])],
+            "task": task,
+            "method": method,
+            "metric": scores.metric.name,
+            "mean": float(scores.mean[t, m]),
+            "low": float(scores.low[t, m]),
+            "high": float(scores.high[t, m]),
+            "runs": int(scores.n[t, m]),
+            "failed": int(scores.failed[t, m]),
+            "apart_from_best": apart[int(scores.apart[t, m])],
         }
         for t, task in enumerate(scores.tasks)
         for m, method in enumerate(scores.methods)
-    ]  # fmt: skip
+    ]
 
 
 def _csv(records: Sequence[dict[str, Any]]) -> str:
@@ -224,8 +241,9 @@ def markdown_text(text: str) -> str:
 
 _LATEX = {
     "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "…": r"\ldots{}", '"': r"\textquotedbl{}",
+    "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--",
+    "…": r"\ldots{}", '"': r"\textquotedbl{}",
 }  # fmt: skip
 
 
@@ -241,7 +259,9 @@ def latex_text(text: str) -> str:
 # -- the terminal ----------------------------------------------------------------------------------------------------
 
 
-def show(results: Results, console: Console, metric: str | None = None, task: str | Sequence[str] | None = None) -> None:
+def show(
+    results: Results, console: Console, metric: str | None = None, task: str | Sequence[str] | None = None
+) -> None:
     """Print the leaderboard: the verdict, methods best first with their intervals, failures with reasons.
 
     Parameters
@@ -275,7 +295,8 @@ def show(results: Results, console: Console, metric: str | None = None, task: st
     drop = set() if wide else {"mean rank", "seconds"}
     kept = [j for j, name in enumerate(table.header) if name not in drop]
     for j in kept:
-        grid.add_column(Text(printable(table.header[j])), justify="right" if table.numeric[j] else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if table.numeric[j] else "left"
+        grid.add_column(Text(printable(table.header[j])), justify=side, overflow="fold")
         if wide and j == 3:
             grid.add_column("", no_wrap=True)
     plots = _interval_plots(board.rows, 25)

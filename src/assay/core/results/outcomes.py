@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ class Gap:
     """Runs of a method that a leaderboard would need and does not have."""
 
     task: str
-    kind: Literal["failed", "skipped", "missing", "undefined", "not applicable"]
+    kind: str  # failed, skipped, missing, not applicable, or undefined: a result without a value of the metric
     count: int
     of: int
     reason: str = ""
@@ -54,8 +54,8 @@ class LeaderboardRow:
     wall_seconds : float
         Of a run, on average.
     apart : bool or None
-        Whether the method is told apart from the first (sign-flip test over shared pairs, p-values adjusted after Holm);
-        None where there are too few pairs for the test to be able to.
+        Whether the method is told apart from the first (sign-flip test over shared pairs, p-values adjusted after
+        Holm); None where there are too few pairs for the test to be able to.
     p : float
         That p-value.
     gaps : tuple of Gap
@@ -217,10 +217,11 @@ class Comparison:
             what = f"at least {need} {self.unit} would be needed"
             if self.least_seeds:
                 what = f"at least {self.least_seeds} seeds would be needed"
-            known = "" if math.isnan(t.student) else f"; Student's t, which assumes normal differences, gives {p_text(t.student)}"
+            student = f"; Student's t, which assumes normal differences, gives {p_text(t.student)}"
+            student = "" if math.isnan(t.student) else student
             return (
                 f"{first} is ahead of {second} by {size} {over}, but so few cannot tell them apart: the least p that a "
-                f"sign-flip or signed-rank test can give is {t.least:.3g}, and {what} to reach {ALPHA:g}{known}."
+                f"sign-flip or signed-rank test can give is {t.least:.3g}, and {what} to reach {ALPHA:g}{student}."
             )
         test = f"{'exact ' if t.exact else ''}sign-flip permutation test, {p_text(t.permutation)}"
         if self.winner:
@@ -261,9 +262,9 @@ class Ranks:
         f = self.friedman
         differ = "differ" if f.p_f < ALPHA else "cannot be told apart"
         return (
-            f"Over {f.tasks} tasks the mean ranks of {f.methods} methods {differ}: Friedman chi-square = {f.chi_square:.2f} "
-            f"({p_text(f.p_chi_square)}), Iman-Davenport F = {f.f:.2f} ({p_text(f.p_f)}); critical difference "
-            f"{self.critical_difference:.2f} (Nemenyi, {ALPHA:g})."
+            f"Over {f.tasks} tasks the mean ranks of {f.methods} methods {differ}: Friedman chi-square = "
+            f"{f.chi_square:.2f} ({p_text(f.p_chi_square)}), Iman-Davenport F = {f.f:.2f} ({p_text(f.p_f)}); critical "
+            f"difference {self.critical_difference:.2f} (Nemenyi, {ALPHA:g})."
         )
 
 
