@@ -21,7 +21,7 @@ def draw_state(seed: int) -> NDArray[np.int64]:
 
 
 @njit
-def uniform(state):  # type: ignore[no-untyped-def]
+def uniform(state):
     """Next number in (0, 1); steps the state."""
     a = state[0] * 40014 % _M1
     b = state[1] * 40692 % _M2
@@ -32,13 +32,13 @@ def uniform(state):  # type: ignore[no-untyped-def]
 
 
 @njit
-def below(state, n):  # type: ignore[no-untyped-def]
+def below(state, n):
     """Next whole number in 0 .. n-1."""
     return int(uniform(state) * n)
 
 
 @njit
-def draw_to_front(state, items, count, n):  # type: ignore[no-untyped-def]
+def draw_to_front(state, items, count, n):
     """Draw ``count`` of the first n items without replacement; they come to the front of the array."""
     for k in range(count):
         j = k + below(state, n - k)

@@ -71,12 +71,11 @@ class MaskedHoeffdingTree(StreamModel):
 
     Examples
     --------
-    >>> from assay.streams.contract import easy_stream
-    >>> X, y = easy_stream()
+    >>> from assay.streams import load, run
     >>> tree = MaskedHoeffdingTree()
-    >>> scores = tree.run_arrays(X, y)
-    >>> round(float(np.mean((scores > 0) == y)), 2), tree.n_leaves
-    (0.98, 2)
+    >>> result = run(tree, load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["auroc"], 3)
+    0.975
     """
 
     native_multiclass = True
@@ -259,7 +258,7 @@ class _Scratch(NamedTuple):
 
 
 @njit
-def _route(slots, values, learn, tree, settings, room):  # type: ignore[no-untyped-def]
+def _route(slots, values, learn, tree, settings, room):
     """Leaves that the row reaches, with its weight in each; returns their number."""
     for k in range(len(slots)):
         room.cell[slots[k]] = k
@@ -301,7 +300,7 @@ def _route(slots, values, learn, tree, settings, room):  # type: ignore[no-untyp
 
 
 @njit
-def _class_shares(leaf, out, tree):  # type: ignore[no-untyped-def]
+def _class_shares(leaf, out, tree):
     total = 0.0
     for c in range(len(out)):
         total += tree.stats[leaf, c]
@@ -310,7 +309,7 @@ def _class_shares(leaf, out, tree):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _naive_bayes(slots, values, leaf, out, tree, settings):  # type: ignore[no-untyped-def]
+def _naive_bayes(slots, values, leaf, out, tree, settings):
     """Posterior of the classes met in the leaf, from the features of the row that the leaf has seen."""
     classes = len(out)
     total = 0.0
@@ -337,7 +336,7 @@ def _naive_bayes(slots, values, leaf, out, tree, settings):  # type: ignore[no-u
 
 
 @njit
-def _add_gaussian(cells, x, out):  # type: ignore[no-untyped-def]
+def _add_gaussian(cells, x, out):
     # the pooled distribution stands in for a class that has not met the feature, and adds its variance to the others
     # as one observation, so that a class with few rows is not certain of anything
     n = 0.0
@@ -361,7 +360,7 @@ def _add_gaussian(cells, x, out):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _add_histogram(cells, x, out, bins):  # type: ignore[no-untyped-def]
+def _add_histogram(cells, x, out, bins):
     if cells[WIDTH] == 0.0:
         return
     b = int(min(max(math.floor((x - cells[ORIGIN]) / cells[WIDTH]), 0.0), bins - 1.0))
@@ -373,7 +372,7 @@ def _add_histogram(cells, x, out, bins):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _leaf_shares(slots, values, leaf, tree, settings, room):  # type: ignore[no-untyped-def]
+def _leaf_shares(slots, values, leaf, tree, settings, room):
     """What the leaf predicts, and fills ``room.shares`` and ``room.bayes``."""
     _class_shares(leaf, room.shares, tree)
     if settings.leaf == SHARES:
@@ -385,7 +384,7 @@ def _leaf_shares(slots, values, leaf, tree, settings, room):  # type: ignore[no-
 
 
 @njit
-def _predict(slots, values, scores, tree, settings, room):  # type: ignore[no-untyped-def]
+def _predict(slots, values, scores, tree, settings, room):
     for c in range(len(scores)):
         scores[c] = 0.0
     reached = _route(slots, values, False, tree, settings, room)
@@ -401,7 +400,7 @@ def _predict(slots, values, scores, tree, settings, room):  # type: ignore[no-un
 
 
 @njit
-def _update(slots, values, target, seen, tree, settings, room):  # type: ignore[no-untyped-def]
+def _update(slots, values, target, seen, tree, settings, room):
     for k in range(len(slots)):
         if seen[slots[k]] == 0:
             tree.order[tree.clock[FEATURES]] = slots[k]
@@ -440,7 +439,7 @@ def _update(slots, values, target, seen, tree, settings, room):  # type: ignore[
 
 
 @njit
-def _weight(leaf, tree, settings):  # type: ignore[no-untyped-def]
+def _weight(leaf, tree, settings):
     if settings.regression:
         return tree.stats[leaf, 0]
     total = 0.0
@@ -450,7 +449,7 @@ def _weight(leaf, tree, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _observe_gaussian(cells, x, c, weight):  # type: ignore[no-untyped-def]
+def _observe_gaussian(cells, x, c, weight):
     any_seen = False
     for i in range(2, len(cells), 3):
         any_seen = any_seen or cells[i] > 0.0
@@ -464,7 +463,7 @@ def _observe_gaussian(cells, x, c, weight):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _observe_histogram(cells, x, target, weight, settings):  # type: ignore[no-untyped-def]
+def _observe_histogram(cells, x, target, weight, settings):
     bins = settings.bins
     groups = (len(cells) - 2) // bins
     if cells[WIDTH] == 0.0:
@@ -496,7 +495,7 @@ def _observe_histogram(cells, x, target, weight, settings):  # type: ignore[no-u
 
 
 @njit
-def _double_range(cells, downwards, groups, bins):  # type: ignore[no-untyped-def]
+def _double_range(cells, downwards, groups, bins):
     """Merge bins in pairs; the room that this makes is below or above."""
     half = bins // 2
     for g in range(groups):
@@ -517,7 +516,7 @@ def _double_range(cells, downwards, groups, bins):  # type: ignore[no-untyped-de
 
 
 @njit
-def _try_split(node, tree, settings, room):  # type: ignore[no-untyped-def]
+def _try_split(node, tree, settings, room):
     leaf = tree.leaf[node]
     stats = tree.stats[leaf]
     total = _weight(leaf, tree, settings)
@@ -586,13 +585,13 @@ def _try_split(node, tree, settings, room):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _copy(source, to):  # type: ignore[no-untyped-def]
+def _copy(source, to):
     for c in range(len(to)):
         to[c] = source[c]
 
 
 @njit
-def _best_threshold(cells, total, settings, room):  # type: ignore[no-untyped-def]
+def _best_threshold(cells, total, settings, room):
     """Highest merit of a feature and its threshold; ``room.shares`` is what is left of it."""
     merit = 0.0
     best = 0.0
@@ -628,7 +627,7 @@ def _best_threshold(cells, total, settings, room):  # type: ignore[no-untyped-de
 
 
 @njit
-def _totals(cells, out, settings):  # type: ignore[no-untyped-def]
+def _totals(cells, out, settings):
     """Weight of each class (regression: weight, sum, sum of squares) over the rows that have the feature."""
     for c in range(len(out)):
         if settings.histogram:
@@ -640,7 +639,7 @@ def _totals(cells, out, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _side_weight(side, settings):  # type: ignore[no-untyped-def]
+def _side_weight(side, settings):
     if settings.regression:
         return side[0]
     total = 0.0
@@ -650,7 +649,7 @@ def _side_weight(side, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _gaussian_below(cells, c, threshold):  # type: ignore[no-untyped-def]
+def _gaussian_below(cells, c, threshold):
     """Weight of a class at or below a threshold, by its normal distribution."""
     n = cells[2 + 3 * c]
     if n <= 0.0:
@@ -662,7 +661,7 @@ def _gaussian_below(cells, c, threshold):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _gain(whole, left, observed, below, settings):  # type: ignore[no-untyped-def]
+def _gain(whole, left, observed, below, settings):
     """Information gain in bits, or share of the variance that the split removes."""
     above = observed - below
     if settings.regression:
@@ -680,12 +679,12 @@ def _gain(whole, left, observed, below, settings):  # type: ignore[no-untyped-de
 
 
 @njit
-def _bits(share):  # type: ignore[no-untyped-def]
+def _bits(share):
     return share * math.log2(share) if share > 0.0 else 0.0
 
 
 @njit
-def _run(start, indptr, slots, values, targets, scores, seen, tree, settings, room):  # type: ignore[no-untyped-def]
+def _run(start, indptr, slots, values, targets, scores, seen, tree, settings, room):
     """Score and learn from row ``start`` on; returns the row before which the tree needs room, or the end."""
     n = len(indptr) - 1
     for t in range(start, n):

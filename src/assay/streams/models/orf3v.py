@@ -82,11 +82,10 @@ class ORF3V(StreamModel):
 
     Examples
     --------
-    >>> from assay.streams.contract import easy_stream
-    >>> X, y = easy_stream()
-    >>> scores = ORF3V(forest_size=50).run_arrays(X, y)
-    >>> round(float(np.mean((scores > 0) == y)), 2)
-    0.86
+    >>> from assay.streams import load, run
+    >>> result = run(ORF3V(forest_size=5), load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["auroc"], 3)
+    0.949
     """
 
     native_multiclass = True
@@ -238,7 +237,7 @@ class _Settings(NamedTuple):
 
 
 @njit
-def _forest_vote(f, x, dist, forests, settings):  # type: ignore[no-untyped-def]
+def _forest_vote(f, x, dist, forests, settings):
     """Mean over the stumps of one feature: class shares, or mean residual."""
     for c in range(len(dist)):
         dist[c] = 0.0
@@ -263,7 +262,7 @@ def _forest_vote(f, x, dist, forests, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _vote(slots, values, votes, dist, forests, settings):  # type: ignore[no-untyped-def]
+def _vote(slots, values, votes, dist, forests, settings):
     for c in range(len(votes)):
         votes[c] = 0.0
     total = 0.0
@@ -286,7 +285,7 @@ def _vote(slots, values, votes, dist, forests, settings):  # type: ignore[no-unt
 
 
 @njit
-def _slope(features, forests):  # type: ignore[no-untyped-def]
+def _slope(features, forests):
     """Least-squares slope of the residuals so far on the mean votes, between 0 and the number of features.
 
     A mean of votes shrinks what a single feature knows; features that know different things should nearly add up.
@@ -297,7 +296,7 @@ def _slope(features, forests):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _parts(slots, values, parts, forests, settings):  # type: ignore[no-untyped-def]
+def _parts(slots, values, parts, forests, settings):
     total = 0.0
     for k in range(len(slots)):
         f = slots[k]
@@ -310,7 +309,7 @@ def _parts(slots, values, parts, forests, settings):  # type: ignore[no-untyped-
 
 
 @njit
-def _draw_stump(f, s, forests, settings):  # type: ignore[no-untyped-def]
+def _draw_stump(f, s, forests, settings):
     """A new threshold, and the counts on its two sides from the digests."""
     sides = forests.sides[f, s]
     groups = 3 if settings.regression else sides.shape[1]
@@ -342,7 +341,7 @@ def _draw_stump(f, s, forests, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _update(slots, values, target, seen, dist, forests, settings):  # type: ignore[no-untyped-def]
+def _update(slots, values, target, seen, dist, forests, settings):
     clock = forests.clock
     t = clock[ROWS]
     window = forests.times.shape[1]
@@ -422,7 +421,7 @@ def _update(slots, values, target, seen, dist, forests, settings):  # type: igno
 
 
 @njit
-def _vanished(f, forests, settings):  # type: ignore[no-untyped-def]
+def _vanished(f, forests, settings):
     """Whether the feature is seen so much less than it was that the bound rules out chance."""
     window = forests.times.shape[1]
     age = forests.clock[ROWS] - forests.first[f]
@@ -436,7 +435,7 @@ def _vanished(f, forests, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _replace(f, forests, settings):  # type: ignore[no-untyped-def]
+def _replace(f, forests, settings):
     size = forests.threshold.shape[1]
     if settings.random:
         for s in range(size):
@@ -447,7 +446,7 @@ def _replace(f, forests, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _run(indptr, slots, values, targets, scores, seen, forests, settings):  # type: ignore[no-untyped-def]
+def _run(indptr, slots, values, targets, scores, seen, forests, settings):
     dist = np.zeros(scores.shape[1])
     votes = np.zeros(scores.shape[1])
     # slots not learned yet have no forest, so they need no skipping

@@ -102,11 +102,10 @@ class OVFM(StreamModel):
 
     Examples
     --------
-    >>> from assay.streams.contract import easy_stream
-    >>> rows, y = easy_stream()
-    >>> scores = OVFM().run_arrays(rows, y)
-    >>> round(float(np.mean((scores > 0) == y)), 2)
-    0.98
+    >>> from assay.streams import load, run
+    >>> result = run(OVFM(), load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    >>> round(result.metrics["auroc"], 3)
+    0.983
     """
 
     regression = True
@@ -214,7 +213,7 @@ class OVFM(StreamModel):
         n = len(self._order)
         return _Room(
             np.zeros(n), np.zeros(n, np.bool_), np.zeros(n + 1, np.int64), np.ones(n), np.zeros(n), np.zeros(n),
-            np.zeros(n), np.zeros(n), np.zeros(n), np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n)),
+            np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n)),
         )  # fmt: skip
 
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
@@ -283,6 +282,7 @@ class _Room(NamedTuple):
     variance: NDArray[np.float64]  # of the present scores: 0 for continuous features
     solved: NDArray[np.float64]  # Sigma_OO^-1 z_O
     column: NDArray[np.float64]
+    inverse: NDArray[np.float64]
     low: NDArray[np.float64]  # interval of the present ordinal scores
     high: NDArray[np.float64]
     factor: NDArray[np.float64]  # Cholesky factor of Sigma_OO
@@ -291,7 +291,7 @@ class _Room(NamedTuple):
 
 
 @njit
-def _register(slots, seen, state):  # type: ignore[no-untyped-def]
+def _register(slots, seen, state):
     """Let in the features of the row that are new: uncorrelated to all others. Returns whether there are any."""
     new = False
     for k in range(len(slots)):
@@ -307,7 +307,7 @@ def _register(slots, seen, state):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _normal_quantile(p):  # type: ignore[no-untyped-def]
+def _normal_quantile(p):
     """Inverse of the standard normal distribution function: a rough start, then Halley steps."""
     if p == 0.5:
         return 0.0
@@ -322,7 +322,7 @@ def _normal_quantile(p):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _cut_normal(mean, deviation, low, high):  # type: ignore[no-untyped-def]
+def _cut_normal(mean, deviation, low, high):
     """Mean and variance of a normal distribution cut to an interval (ends may be infinite)."""
     a = (low - mean) / deviation
     b = (high - mean) / deviation
@@ -345,7 +345,7 @@ def _cut_normal(mean, deviation, low, high):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _at_or_below(ascending, n, x, strictly):  # type: ignore[no-untyped-def]
+def _at_or_below(ascending, n, x, strictly):
     lo = 0
     hi = n
     while lo < hi:
@@ -358,7 +358,7 @@ def _at_or_below(ascending, n, x, strictly):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _factorise(slots, state, room):  # type: ignore[no-untyped-def]
+def _factorise(slots, state, room):
     """Cholesky factor of Sigma_OO, with as much jitter as it takes."""
     n = len(slots)
     jitter = 1e-8
@@ -386,7 +386,7 @@ def _factorise(slots, state, room):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _solve_lower(factor, n, x):  # type: ignore[no-untyped-def]
+def _solve_lower(factor, n, x):
     for i in range(n):
         total = x[i]
         for k in range(i):
@@ -395,7 +395,7 @@ def _solve_lower(factor, n, x):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _solve_upper(factor, n, x):  # type: ignore[no-untyped-def]
+def _solve_upper(factor, n, x):
     for i in range(n - 1, -1, -1):
         x[i] /= factor[i, i]
         for k in range(i):
@@ -403,7 +403,30 @@ def _solve_upper(factor, n, x):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _complete(slots, values, state, settings, room):  # type: ignore[no-untyped-def]
+def _solve(slots, room):
+    """Sigma_OO^-1 z_O."""
+    n = len(slots)
+    for k in range(n):
+        room.solved[k] = room.z[slots[k]]
+    _solve_lower(room.factor, n, room.solved)
+    _solve_upper(room.factor, n, room.solved)
+
+
+@njit
+def _precision(k, n, room):
+    """Entry k of the diagonal of Sigma_OO^-1: the squares of column k of the inverse factor."""
+    total = 0.0
+    for i in range(k, n):
+        entry = 1.0 if i == k else 0.0
+        for j in range(k, i):
+            entry -= room.factor[i, j] * room.inverse[j]
+        room.inverse[i] = entry / room.factor[i, i]
+        total += room.inverse[i] * room.inverse[i]
+    return total
+
+
+@njit
+def _complete(slots, values, state, settings, room):
     """Latent scores of the whole row: ``room.z``; leaves what `_update` needs in ``room``."""
     n = len(slots)
     window = state.recent.shape[1]
@@ -430,26 +453,20 @@ def _complete(slots, values, state, settings, room):  # type: ignore[no-untyped-
         else:
             room.z[f] = _normal_quantile((0.5 * (less + below) + 1.0) / (size + 2.0))
     _factorise(slots, state, room)
-    for k in range(n):
-        room.solved[k] = room.z[slots[k]]
-    _solve_lower(room.factor, n, room.solved)
-    _solve_upper(room.factor, n, room.solved)
+    _solve(slots, room)
     if ordinals and n > 1:
+        # all ordinal scores given all others as they were, so that the order of the columns does not matter
         for k in range(n):
+            room.column[k] = room.z[slots[k]]
             if room.low[k] < room.high[k]:
-                # given the others: precision p, mean z - (Sigma^-1 z) / p
-                for i in range(n):
-                    room.column[i] = 1.0 if i == k else 0.0
-                _solve_lower(room.factor, n, room.column)
-                _solve_upper(room.factor, n, room.column)
-                f = slots[k]
-                precision = room.column[k]
-                mean = room.z[f] - room.solved[k] / precision
-                z, room.variance[k] = _cut_normal(mean, 1.0 / math.sqrt(precision), room.low[k], room.high[k])
-                change = z - room.z[f]
-                room.z[f] = z
-                for i in range(n):
-                    room.solved[i] += change * room.column[i]
+                # given the others: precision p = (Sigma_OO^-1)_kk, mean z - (Sigma_OO^-1 z)_k / p
+                precision = _precision(k, n, room)
+                mean = room.z[slots[k]] - room.solved[k] / precision
+                deviation = 1.0 / math.sqrt(precision)
+                room.column[k], room.variance[k] = _cut_normal(mean, deviation, room.low[k], room.high[k])
+        for k in range(n):
+            room.z[slots[k]] = room.column[k]
+        _solve(slots, room)
     absent = 0
     for i in range(state.clock[FEATURES]):
         f = state.order[i]
@@ -464,12 +481,12 @@ def _complete(slots, values, state, settings, room):  # type: ignore[no-untyped-
 
 
 @njit
-def _weight(entry, rate):  # type: ignore[no-untyped-def]
+def _weight(entry, rate):
     return (entry[H] - entry[V]) / rate
 
 
 @njit
-def _two_scores(slots, values, state, room):  # type: ignore[no-untyped-def]
+def _two_scores(slots, values, state, room):
     rate = state.learners[X, RATE]
     on_x = _weight(state.intercept[X], rate)
     for k in range(len(slots)):
@@ -483,12 +500,12 @@ def _two_scores(slots, values, state, room):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _share_of_x(state, settings):  # type: ignore[no-untyped-def]
+def _share_of_x(state, settings):
     return 1.0 / (1.0 + math.exp(min(settings.eta * (state.learners[X, LOSS] - state.learners[Z, LOSS]), 700.0)))
 
 
 @njit
-def _mix(slots, values, state, settings, room):  # type: ignore[no-untyped-def]
+def _mix(slots, values, state, settings, room):
     on_x, on_z = _two_scores(slots, values, state, room)
     share = _share_of_x(state, settings)
     score = share * on_x + (1.0 - share) * on_z
@@ -496,7 +513,7 @@ def _mix(slots, values, state, settings, room):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _parts(slots, values, parts, state, settings, room):  # type: ignore[no-untyped-def]
+def _parts(slots, values, parts, state, settings, room):
     n = len(slots)
     share = _share_of_x(state, settings)
     rate_x = state.learners[X, RATE]
@@ -522,7 +539,7 @@ def _parts(slots, values, parts, state, settings, room):  # type: ignore[no-unty
 
 
 @njit
-def _update(slots, values, target, weight, state, settings, room):  # type: ignore[no-untyped-def]
+def _update(slots, values, target, weight, state, settings, room):
     """Learn the row, `_complete` having been called on it."""
     on_x, on_z = _two_scores(slots, values, state, room)
     goal = target
@@ -542,7 +559,7 @@ def _update(slots, values, target, weight, state, settings, room):  # type: igno
 
 
 @njit
-def _learn_linear(which, score, goal, weight, slots, values, state, settings, room):  # type: ignore[no-untyped-def]
+def _learn_linear(which, score, goal, weight, slots, values, state, settings, room):
     learner = state.learners[which]
     if settings.regression:
         gradient = score - goal
@@ -584,7 +601,7 @@ def _learn_linear(which, score, goal, weight, slots, values, state, settings, ro
 
 
 @njit
-def _decay(learner, wrong, settings):  # type: ignore[no-untyped-def]
+def _decay(learner, wrong, settings):
     """``dec`` of this step; the count of steps starts over when the error rate has risen beyond chance."""
     learner[TIMES] += 1.0
     if wrong:
@@ -623,7 +640,7 @@ def _decay(learner, wrong, settings):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _update_covariance(slots, state, settings, room):  # type: ignore[no-untyped-def]
+def _update_covariance(slots, state, settings, room):
     n = len(slots)
     absent = room.absent[len(room.absent) - 1]
     covariance = state.covariance
@@ -674,7 +691,7 @@ def _update_covariance(slots, state, settings, room):  # type: ignore[no-untyped
 
 
 @njit
-def _remember(f, x, state):  # type: ignore[no-untyped-def]
+def _remember(f, x, state):
     """Put a value into the window of a feature, in place of the oldest when it is full."""
     window = state.recent.shape[1]
     ascending = state.ascending[f]
@@ -698,12 +715,12 @@ def _remember(f, x, state):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _repeated(ascending, size, k):  # type: ignore[no-untyped-def]
+def _repeated(ascending, size, k):
     return (k > 0 and ascending[k - 1] == ascending[k]) or (k < size - 1 and ascending[k + 1] == ascending[k])
 
 
 @njit
-def _run(indptr, slots, values, targets, fixed, seen, state, settings, room):  # type: ignore[no-untyped-def]
+def _run(indptr, slots, values, targets, fixed, seen, state, settings, room):
     n = len(indptr) - 1
     scores = np.empty(n)
     old = np.empty(len(state.order), np.int64)

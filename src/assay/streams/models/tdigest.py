@@ -129,7 +129,7 @@ def empty_bank(rows: int, compression: int = 100) -> NDArray[np.float64]:
 
 
 @njit
-def update(bank, row, value, weight):  # type: ignore[no-untyped-def]
+def update(bank, row, value, weight):
     """Add a finite value of positive weight to the digest in this row."""
     width = (bank.shape[1] - MEANS) // 2
     digest = bank[row]
@@ -153,7 +153,7 @@ def update(bank, row, value, weight):  # type: ignore[no-untyped-def]
 
 
 @njit
-def quantile(bank, row, q):  # type: ignore[no-untyped-def]
+def quantile(bank, row, q):
     """Value at rank q of the digest in this row: linear between the middles of the centroids; NaN when empty."""
     digest = bank[row]
     width = (bank.shape[1] - MEANS) // 2
@@ -179,7 +179,7 @@ def quantile(bank, row, q):  # type: ignore[no-untyped-def]
 
 
 @njit
-def cdf(bank, row, value):  # type: ignore[no-untyped-def]
+def cdf(bank, row, value):
     """Share of weight below the value (plus half of that at it) of the digest in this row; NaN when empty."""
     digest = bank[row]
     width = (bank.shape[1] - MEANS) // 2
@@ -220,14 +220,14 @@ def cdf(bank, row, value):  # type: ignore[no-untyped-def]
 
 
 @njit
-def clear(bank, row):  # type: ignore[no-untyped-def]
+def clear(bank, row):
     """Empty the digest in this row."""
     for k in range(bank.shape[1]):
         bank[row, k] = 0.0
 
 
 @njit
-def merge(bank, row, other, other_row):  # type: ignore[no-untyped-def]
+def merge(bank, row, other, other_row):
     """Add the centroids of a digest of another bank; smallest and largest value stay exact."""
     width = (other.shape[1] - MEANS) // 2
     if other[other_row, SIZE] == 0.0:
@@ -244,13 +244,13 @@ def merge(bank, row, other, other_row):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _update_many(bank, row, values, weights):  # type: ignore[no-untyped-def]
+def _update_many(bank, row, values, weights):
     for k in range(len(values)):
         update(bank, row, values[k], weights[k])
 
 
 @njit
-def _above(digest, size, value):  # type: ignore[no-untyped-def]
+def _above(digest, size, value):
     """Index of the first centroid whose mean is above the value."""
     lo = 0
     hi = size
@@ -264,7 +264,7 @@ def _above(digest, size, value):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _compress(digest, width):  # type: ignore[no-untyped-def]
+def _compress(digest, width):
     """Merge neighbours from the left as long as a centroid spans at most one unit of k1; returns the new size.
 
     k1(q) = compression / (2 pi) * asin(2 q - 1) has a range of compression / 2, and two neighbours span more than one
@@ -301,7 +301,7 @@ def _compress(digest, width):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _next_limit(q, cosine, sine):  # type: ignore[no-untyped-def]
+def _next_limit(q, cosine, sine):
     """Rank one unit of k1 to the right of q."""
     s = 2.0 * q - 1.0
     if s >= cosine:
