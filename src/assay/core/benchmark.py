@@ -358,8 +358,8 @@ class Benchmark:
     def _new(self, kind: str, name: str, known: Mapping[str, Any]) -> None:
         if name in known:
             raise AssayError(f"{self.name} already has a {kind} {name!r}")
-        if not name or any(ord(c) < 32 for c in name) or "(" in name:
-            raise AssayError(f"{name!r} cannot be the name of a {kind}: it is empty or holds a bracket or control character")
+        if not name or any(ord(c) < 32 for c in name):
+            raise AssayError(f"{name!r} cannot be the name of a {kind}: it is empty or holds a control character")
 
 
 def _expanded(names: Iterable[str], known: Iterable[str]) -> list[str]:

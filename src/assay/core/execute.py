@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import tarfile
@@ -284,7 +285,7 @@ class Lane:
                 except AssayError:
                     raise
                 except Exception as error:  # loky's TerminatedWorkerError, BrokenProcessPool, unpicklable results
-                    problem = WorkerDied(f"the worker process ended without a word ({type(error).__name__}: {_one_line(error)})")
+                    problem = WorkerDied(f"the worker process ended without a word ({_how(error)})")
             self.close()
             current = self._status().get("key")
             if current is None:  # not even the first job began
@@ -352,6 +353,12 @@ def _resident(pid: int) -> int:
         return sum(p.memory_info().rss for p in [process, *process.children(recursive=True)])
     except psutil.Error:
         return 0
+
+
+def _how(error: Exception) -> str:
+    """Exit codes if loky knows them, else its message."""
+    codes = re.search(r"\{([^{}]+)\}", str(error))
+    return codes[1] if codes else f"{type(error).__name__}: {_one_line(error)}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -160,7 +160,7 @@ class Store:
     def _sweep(self, folder: Path) -> None:
         for staged in (folder / ".staging").iterdir():
             parts = staged.name.rsplit(".", 3)
-            if len(parts) == 4 and parts[1] == _HOST and parts[2].isdigit() and not psutil.pid_exists(int(parts[2])):
+            if len(parts) == 4 and parts[1] == _HOST and parts[2].isdigit() and not _alive(int(parts[2])):
                 shutil.rmtree(staged, ignore_errors=True)
 
     # -- claims ----------------------------------------------------------------------------------------------------
@@ -193,19 +193,19 @@ class Store:
                     return False
                 path.unlink(missing_ok=True)
                 continue
-            os.write(descriptor, f"{_HOST} {os.getpid()}".encode())
+            os.write(descriptor, f"{_HOST} {os.getpid()} {_born(os.getpid())}".encode())
             os.close(descriptor)
             return True
         return False
 
     def _stale(self, path: Path) -> bool:
         try:
-            host, _, pid = path.read_text(encoding="utf-8").partition(" ")
+            host, pid, born = [*path.read_text(encoding="utf-8").split(" "), "", "", ""][:3]
             age = self._now(path.parent) - path.stat().st_mtime
         except FileNotFoundError:
             return True
         if host == _HOST and pid.isdigit():
-            return not psutil.pid_exists(int(pid))
+            return not _alive(int(pid)) or (born != "" and born != _born(int(pid)))
         return age > CLAIM_SECONDS
 
     def _now(self, folder: Path) -> float:
@@ -396,6 +396,22 @@ _INDEX_TYPES = {
 
 def _insert_keys(connection: Any, table: str, keys: list[str]) -> None:
     connection.execute(f"INSERT INTO {table} SELECT unnest(?)", [keys])
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process lives; one that has ended and was not yet collected by its parent does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _born(pid: int) -> str:
+    """When a process started, so that a number used again by the system is not taken for the old process."""
+    try:
+        return f"{psutil.Process(pid).create_time():.2f}"
+    except psutil.Error:
+        return ""
 
 
 def _quoted(path: Path) -> str:
