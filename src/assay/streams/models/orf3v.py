@@ -203,7 +203,7 @@ class ORF3V(StreamModel):
         total = _parts(slots, values, parts, self._forests(), self._settings())
         parts /= total if total > 0 else 1.0
         if self.task == "regression":
-            return _slope(len(slots), self._forests()) * parts[:, 0] + self._totals[MEAN] / max(len(slots), 1)
+            return _slope(self._forests()) * parts[:, 0] + self._totals[MEAN] / max(len(slots), 1)
         if parts.shape[1] == 1:
             return parts[:, 0]
         return parts[:, 1] - parts[:, 0] if parts.shape[1] == 2 else parts[:, np.argmax(parts.sum(axis=0))]
@@ -280,19 +280,20 @@ def _vote(slots, values, votes, dist, forests, settings):
         for c in range(len(votes)):
             votes[c] = forests.totals[c] / forests.clock[ROWS]
     if settings.regression:
-        votes[0] = forests.totals[MEAN] + _slope(len(slots), forests) * votes[0]
+        votes[0] = forests.totals[MEAN] + _slope(forests) * votes[0]
     return total
 
 
 @njit
-def _slope(features, forests):
-    """Least-squares slope of the residuals so far on the mean votes, between 0 and the number of features.
+def _slope(forests):
+    """Least-squares slope, at least 0, of the residuals so far on the mean votes; ten rows of slope 1 come before them.
 
-    A mean of votes shrinks what a single feature knows; features that know different things should nearly add up.
+    A mean over random stumps and over features shrinks what each of them knows.
     """
     if forests.totals[VOTES] <= 0.0:
         return 1.0
-    return min(max(forests.totals[PRODUCTS] / forests.totals[VOTES], 0.0), float(features))
+    prior = 10.0 / forests.clock[ROWS]
+    return max((forests.totals[PRODUCTS] / forests.totals[VOTES] + prior) / (1.0 + prior), 0.0)
 
 
 @njit
