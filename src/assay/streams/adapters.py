@@ -27,6 +27,14 @@ class _StreamEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         return tags
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # joblib may map the arrays of a pickled estimator read-only; a model learns in place and needs its own
+        super().__setstate__(state)
+        for name in ("model_", "normalizer_"):
+            part = getattr(self, name, None)
+            if part is not None and hasattr(part, "clone"):
+                setattr(self, name, part.clone().load_state_dict(part.state_dict()))
+
     def _learn(self, X: ArrayLike, y: Any, *, reset: bool) -> None:
         table = validate_data(self, X, reset=reset, ensure_all_finite="allow-nan", dtype=np.float64)
         block = RowBlock.from_array(table, list(getattr(self, "feature_names_in_", range(table.shape[1]))))

@@ -13,7 +13,7 @@ import numpy as np
 from assay.core.benchmark import Benchmark, Method, Metric, Task
 from assay.core.run import RunContext
 from assay.streams.data import DATASETS, load
-from assay.streams.errors import NotCausal
+from assay.streams.errors import CheckpointMismatch, NotCausal
 from assay.streams.generators import make_stream
 from assay.streams.metrics import CLASSIFICATION, METRICS, REGRESSION
 from assay.streams.models.registry import MODELS, model_class
@@ -71,16 +71,20 @@ def prequential(task: Task, method: Method, context: RunContext) -> Mapping[str,
     if best:
         model = model.clone(**best)
         context.note(settings_of_the_set=best)
-    rows = data.stream.n_rows or 0
-    result = run(
-        model,
-        data.stream.masked(data.regime, seed=context.seed, empty="one") if data.stream.columns is not None else data.stream,
-        normalizer=data.normalizer,
-        seed=context.integer_seed("model"),
-        checkpoint=context.checkpoints / "pass.npz" if rows > CHECKPOINT_EVERY else None,
-        every=CHECKPOINT_EVERY,
-        report=context.progress,
-    )
+    stream = data.stream
+    if stream.columns is not None:
+        stream = stream.masked(data.regime, seed=context.seed, empty="one")
+    long = (stream.n_rows or 0) > CHECKPOINT_EVERY
+    checkpoint = context.checkpoints / "pass.npz" if long else None
+    one_pass = partial(
+        run, model, stream, normalizer=data.normalizer, seed=context.integer_seed("model"), checkpoint=checkpoint,
+        every=CHECKPOINT_EVERY, report=context.progress,
+    )  # fmt: skip
+    try:
+        result = one_pass()
+    except CheckpointMismatch:  # of an older version of the library: start afresh
+        (context.checkpoints / "pass.npz").unlink(missing_ok=True)
+        result = one_pass()
     main = "rmse" if data.stream.task == "regression" else "balanced_accuracy"
     for row, value in zip(*result.curve(main, points=CURVE_POINTS), strict=True):
         if np.isfinite(value):

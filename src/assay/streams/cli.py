@@ -71,7 +71,7 @@ def run(
     names = metric or (["rmse", "mae", "r2"] if stream.task == "regression" else ["balanced_accuracy", "auroc", "macro_f1", "accuracy"])
     table = Table(title=f"{stream.name}: {stream.n_rows or '?'} rows, {stream.regime.name}", title_justify="left", box=None)
     for head in ("model", *names, "rows/s", "state"):
-        table.add_column(head, justify="left" if head == "model" else "right")
+        table.add_column(head, justify="left" if head == "model" else "right", no_wrap=head == "model")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for text in model or ["majority", "masked_logistic", "olvf", "ocds"]:
             base = text.partition("(")[0]

@@ -159,8 +159,9 @@ def from_arff(path: str | os.PathLike[str], label: str, **options: Any) -> Hapha
     path = Path(path)
     try:
         records, meta = arff.loadarff(str(path))
-    except (arff.ArffError, NotImplementedError, ValueError) as error:
-        raise StreamError(f"{path} is not an ARFF file that can be read: {error}") from error
+    except (arff.ArffError, NotImplementedError, ValueError, StopIteration) as error:
+        reason = str(error) or "it has no line @data"
+        raise StreamError(f"{path} is not an ARFF file that can be read: {reason}") from error
     frame = pd.DataFrame(records)
     for column, kind in zip(meta.names(), meta.types(), strict=True):
         if kind != "numeric":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -30,7 +30,6 @@ class Regime:
     """Base of the regimes. A subclass gives ``_blocks``: the raw mask, before NaN and empty rows are seen to."""
 
     needs_rows: ClassVar[bool] = True
-    needs_columns: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -345,8 +344,8 @@ def regime(name: str | Regime, **params: Any) -> Regime:
     try:
         return REGIMES[name](**params)
     except TypeError:
-        fields = ", ".join(REGIMES[name].__dataclass_fields__) or "none"
-        raise RegimeError(f"the regime {name} does not take {', '.join(params)}; its parameters are: {fields}") from None
+        takes = ", ".join(f.name for f in fields(REGIMES[name])) or "none"
+        raise RegimeError(f"the regime {name} does not take {', '.join(params)}; its parameters are: {takes}") from None
 
 
 def _in_unit(name: str, value: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import zipfile
 from collections import deque
 from collections.abc import Hashable
 from pathlib import Path
@@ -68,7 +69,7 @@ def load_tree(path: str | os.PathLike[str]) -> Any:
             if head.get("format") != _FORMAT:
                 raise CheckpointMismatch(f"{path} has format {head.get('format')!r}, this version reads {_FORMAT!r}")
             return _decode(head["tree"], _Lazy(file))
-    except (OSError, KeyError, ValueError, EOFError) as error:
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, (CheckpointMismatch, FileNotFoundError)):
             raise
         raise CheckpointMismatch(f"{path} is not a readable state file ({error}); delete it to start afresh") from error
