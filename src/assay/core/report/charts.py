@@ -1,14 +1,14 @@
 """Charts of the report page, as Vega-Lite specifications made with Altair.
 
-Colours are CSS variables of the page, so that light, dark and print need no second drawing. Names come from users: they stand
-in data and in sort orders only, never in field names or expressions, which Vega would interpret.
+Colours are CSS variables of the page, so that light, dark and print need no second drawing. Names come from users: they
+stand in data and in domains only, never in field names or expressions, which Vega would interpret.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def leaderboard_chart(board: Leaderboard, dots: Sequence[tuple[str, float]] = ()
     rows = [row for row in board.rows if row.rank is not None][:MAX_METHODS]
     order = [row.method for row in rows]
     values = [_point(row) for row in rows]
-    y = alt.Y("method:N", sort=order, title=None)
+    y = alt.Y("method:N", scale=alt.Scale(domain=order), title=None)
     x_title = metric_heading(board.metric)
     colour = _state_colour(values)
     layers = [
@@ -66,11 +66,11 @@ def leaderboard_chart(board: Leaderboard, dots: Sequence[tuple[str, float]] = ()
             .mark_tick(thickness=1.5, size=9, color="var(--muted)", opacity=0.45)
             .encode(y=y, x=alt.X("value:Q", title=x_title)),
         )
-    return _spec(alt.layer(*layers).properties(width="container", height=alt.Step(26)))
+    return _spec(alt.layer(*layers).properties(width="container", height=26 * len(rows)))
 
 
 def rank_chart(ranks: Ranks) -> Spec:
-    """Mean ranks, best at the top; a bar at the right joins methods that cannot be told apart; a ruler shows the distance."""
+    """Mean ranks, best at the top; bars at the right join methods that cannot be told apart; a ruler shows the distance."""
     import altair as alt
 
     keep = ranks.methods[:MAX_METHODS]
@@ -79,7 +79,7 @@ def rank_chart(ranks: Ranks) -> Spec:
     lanes = [clique for clique in lanes if len(clique) > 1]
     step = max(0.12, 0.03 * k)
     right = k + 0.35 + step * (len(lanes) + 1)
-    y = alt.Y("method:N", sort=[RULER, *keep], title=None)
+    y = alt.Y("method:N", scale=alt.Scale(domain=[RULER, *keep]), title=None)
     ticks = sorted({round(1 + i * (k - 1) / min(k - 1, 10)) for i in range(min(k - 1, 10) + 1)})
     x = alt.X(
         "rank:Q", title="mean rank over tasks (1 is best)", axis=alt.Axis(values=ticks, format="d"),
@@ -106,7 +106,7 @@ def rank_chart(ranks: Ranks) -> Spec:
             .mark_rule(strokeWidth=5, strokeCap="round", color="var(--ink)", opacity=0.75)
             .encode(y=y, y2="last:N", x=x, tooltip=[alt.Tooltip("names:N", title="not told apart")])
         )
-    return _spec(alt.layer(*layers).properties(width="container", height=alt.Step(24)))
+    return _spec(alt.layer(*layers).properties(width="container", height=24 * (len(keep) + 1)))
 
 
 def curve_chart(curves: Curves, methods: Sequence[str], palette: dict[str, str], y_title: str) -> Spec:
@@ -123,7 +123,10 @@ def curve_chart(curves: Curves, methods: Sequence[str], palette: dict[str, str],
     picked = alt.selection_point(fields=["method"], bind="legend")
     colour = alt.Color(
         "method:N", scale=alt.Scale(domain=shown, range=[palette[m] for m in shown]), sort=shown,
-        legend=alt.Legend(title=None, orient="top", columns=4, symbolType="stroke", labelLimit=150),
+        legend=alt.Legend(
+            title=None, orient="top", columns=4, labelLimit=150,
+            symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3,
+        ),
     )  # fmt: skip
     base = alt.Chart(alt.Data(values=values)).encode(
         x=alt.X("x:Q", title=curves.x_label, scale=alt.Scale(nice=False, zero=False)), color=colour
@@ -153,8 +156,14 @@ def cost_chart(board: Leaderboard) -> Spec:
         if signed > best:
             best = signed
             front.append(row.method)
-    named = set(front) | ({row.method for row in rows} if len(rows) <= 12 else set())
-    x = alt.X("seconds:Q", scale=alt.Scale(type="log", nice=True), title="seconds a run (log scale)", axis=alt.Axis(format="~g"))
+    # Neighbours in the order of the board lie close to each other, so their names go to different sides.
+    named = [row.method for row in rows if row.method in front or len(rows) <= 12]
+    x = alt.X(
+        "seconds:Q",
+        scale=alt.Scale(type="log", nice=False, padding=30),
+        title="seconds a run (log scale)",
+        axis=alt.Axis(format="~g"),
+    )
     y = alt.Y("mean:Q", scale=alt.Scale(zero=False), title=metric_heading(board.metric))
     colour = _state_colour(values)
     layers = [
@@ -169,18 +178,20 @@ def cost_chart(board: Leaderboard) -> Spec:
         .encode(
             x=x, y=y, color=colour, tooltip=[*_tooltip(board.metric), alt.Tooltip("seconds:Q", format=".3~g")]
         ),
-        alt.Chart(alt.Data(values=[v for v in values if v["method"] in named]))
-        .mark_text(align="left", dx=8, dy=-7, limit=140, color="var(--ink)")
-        .encode(x=x, y=y, text="method:N"),
     ]  # fmt: skip
+    sides: tuple[tuple[Literal["left", "right"], int], ...] = (("left", 8), ("right", -8))
+    for side, (align, dx) in enumerate(sides):
+        here = alt.Chart(alt.Data(values=[v for v in values if v["method"] in set(named[side::2])]))
+        text = here.mark_text(align=align, dx=dx, dy=-7, limit=140, color="var(--ink)")
+        layers.append(text.encode(x=x, y=y, text="method:N"))
     return _spec(alt.layer(*layers).properties(width="container", height=300))
 
 
 def _point(row: LeaderboardRow) -> dict[str, Any]:
     state = list(_STATES)[2 if row.apart is None else int(row.apart)]
     return {
-        "method": row.method, "mean": number(row.mean), "low": number(row.low), "high": number(row.high), "state": state,
-        "runs": row.runs, "failed": row.failed,
+        "method": row.method, "mean": number(row.mean), "low": number(row.low), "high": number(row.high),
+        "state": state, "runs": row.runs, "failed": row.failed,
     }  # fmt: skip
 
 
@@ -204,6 +215,7 @@ def _tooltip(metric: Metric) -> list[Any]:
 
 def _spec(chart: Any) -> Spec:
     spec: Spec = chart.to_dict()
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec.pop("$schema", None)  # an address; nothing here is fetched
     spec.pop("config", None)  # the page has its own
     return spec

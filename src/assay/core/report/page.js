@@ -18,11 +18,11 @@
 
   const specs = read("charts");
   const config = {
-    background: null, font: "inherit", autosize: { type: "fit-x", contains: "padding" }, padding: { left: 2, right: 12, top: 4, bottom: 2 },
+    background: null, font: getComputedStyle(document.body).fontFamily, padding: { left: 2, right: 12, top: 4, bottom: 2 },
     view: { stroke: null },
     axis: {
       labelColor: "var(--muted)", titleColor: "var(--muted)", gridColor: "var(--grid)", domainColor: "var(--rule)", tickColor: "var(--rule)",
-      labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelLimit: 190, titlePadding: 8,
+      labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelLimit: 190, titlePadding: 8, labelSeparation: 10,
     },
     axisY: { domain: false, ticks: false, labelPadding: 8 },
     axisBand: { grid: true },
@@ -30,12 +30,20 @@
     text: { fontSize: 12, color: "var(--ink)" },
   };
   const narrow = window.matchMedia("(max-width: 40rem)");
-  const draw = (place, spec) => {
+  const fewerColumns = (node) => {
+    if (node === null || typeof node !== "object") return;
+    if (node.legend && node.legend.columns) node.legend.columns = Math.ceil(node.legend.columns / 2);
+    Object.values(node).forEach(fewerColumns);
+  };
+  const draw = (place, original) => {
     place.dataset.drawn = "yes";
-    const own = narrow.matches
-      ? { ...config, axis: { ...config.axis, labelLimit: 110 }, legend: { ...config.legend, columns: 1, labelLimit: 130 } }
-      : config;
-    return vegaEmbed(place, structuredClone(spec), {
+    const spec = structuredClone(original);
+    let own = config;
+    if (narrow.matches) {
+      own = { ...config, axis: { ...config.axis, labelLimit: 110 } };
+      fewerColumns({ layer: spec.layer });
+    }
+    return vegaEmbed(place, spec, {
       mode: "vega-lite", renderer: "svg", actions: false, config: own, tooltip: { theme: "custom" },
     }).then((result) => result.view).catch((error) => {
       place.textContent = "This chart cannot be drawn: " + error.message;
@@ -65,7 +73,7 @@
 
   // -- the table of runs ----------------------------------------------------------------------------------------------
 
-  const PAGE = 50;
+  const PAGE = 25;
   const formatted = (value, format) => {
     if (value === null || value === undefined) return "–";
     const found = /^\.(\d+)([fge%])$/.exec(format || "");
@@ -238,7 +246,7 @@
 
     const curveSpec = (curve) => ({
       data: { values: curve.x.map((x, at) => ({ x, y: curve.y[at] })) }, mark: { type: "line", color: "var(--accent)", strokeWidth: 1.5 },
-      width: "container", height: 120,
+      width: "container", height: 120, autosize: { type: "fit", contains: "padding" },
       encoding: {
         x: { field: "x", type: "quantitative", title: curve.x_label, scale: { zero: false, nice: false } },
         y: { field: "y", type: "quantitative", title: null, scale: { zero: false } },

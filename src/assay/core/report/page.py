@@ -1,8 +1,8 @@
 """The report: one HTML page that needs nothing but a browser.
 
-Everything that is shown stands in the page itself: figures as tables, charts as Vega-Lite specifications with the JavaScript
-that draws them, the table of runs as JSON. Names come from users; they are escaped by the template, and in JSON every ``<`` is
-written as an escape. A content security policy of the page forbids all other scripts and all loading.
+Everything that is shown stands in the page itself: figures as tables, charts as Vega-Lite specifications with the
+JavaScript that draws them, the table of runs as JSON. Names come from users; they are escaped by the template, and in JSON
+every ``<`` is written as an escape. A content security policy of the page forbids all other scripts and all loading.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ POINTS = 80
 def write_report(path: str | Path, results: Sequence[Results], title: str | None = None) -> Path:
     """Write one self-contained page about the results of one or more benchmarks.
 
-    The page holds at most 20,000 runs of a benchmark (failed ones first, then those of the lowest seeds), details of 2,000 of
-    them and 150,000 points of their curves, and says so where it leaves something out. Leaderboards and tests are always over all runs.
+    The page holds at most 20,000 runs of a benchmark (failed ones first, then those of the lowest seeds), details of 2,000
+    of them and 150,000 points of their curves, and says so where it leaves something out. Leaderboards and tests are always
+    over all runs.
 
     Parameters
     ----------
@@ -102,8 +103,9 @@ def render(results: Sequence[Results], title: str | None = None) -> str:
     )
     benchmarks = [r.benchmark for r in results]
     default = benchmarks[0].title or benchmarks[0].name
-    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("page.html.jinja"))
-    return template.render(
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["prose"] = lambda text: text.replace("p = ", "p\u00a0=\u00a0").replace("p < ", "p\u00a0<\u00a0")
+    return environment.from_string(_file("page.html.jinja")).render(
         title=title or (default if len(results) == 1 else f"Results of {len(results)} benchmarks"),
         lead=benchmarks[0].description if len(results) == 1 else "",
         facts=_facts(results),
@@ -134,13 +136,15 @@ def _section(results: Results, name: str, specs: list[charts.Spec]) -> dict[str,
     }
     if not len(results):
         section |= {"verdict": results.empty_message, "summary": "No runs.", "provenance": None}
-        section["panels"] = [{"id": f"{name}-m0", "heading": "", "verdict": results.empty_message, "notes": [], "rows": []}]
+        section["panels"] = [
+            {"id": f"{name}-m0", "heading": "", "verdict": results.empty_message, "notes": [], "rows": []}
+        ]
         return section
     section["summary"] = _summary(results)
     metrics = list(benchmark.metrics.values())[:MAX_PANELS]
     section["panels"] = [_panel(results, metric, f"{name}-m{i}", specs) for i, metric in enumerate(metrics)]
     section["verdict"] = section["panels"][0]["verdict"]
-    section |= _curves(results, specs)
+    section |= _curves(results, section["panels"][0]["order"], specs)
     section |= _failures(results)
     section |= _runs(results)
     section["provenance"] = _provenance(results, section.pop("records"))
@@ -160,6 +164,7 @@ def _panel(results: Results, metric: Metric, name: str, specs: list[charts.Spec]
     panel: dict[str, Any] = {
         "id": name,
         "heading": tables.metric_heading(metric),
+        "order": [row.method for row in board.rows],
         "verdict": board.verdict,
         "notes": [{"text": note, "bad": "failed" in note} for note in board.notes],
         "heat": None,
@@ -191,7 +196,13 @@ def _panel(results: Results, metric: Metric, name: str, specs: list[charts.Spec]
 def _board(board: Leaderboard) -> dict[str, Any]:
     several = len(board.tasks) > 1
     methods = board.benchmark.methods
-    columns = [("", "num"), ("method", "name"), ("mean", "num mean"), ("95% interval", "num"), ("against the first", "")]
+    columns = [
+        ("", "num"),
+        ("method", "name"),
+        ("mean", "num mean"),
+        ("95% interval", "num"),
+        ("against the first", "against"),
+    ]
     columns += [("mean rank", "num")] if several else []
     columns += [("runs", "num"), ("failed", "num"), ("seconds", "num")]
     rows = []
@@ -214,8 +225,10 @@ def _board(board: Leaderboard) -> dict[str, Any]:
         styles = [cls for _, cls in columns]
         if row.failed:
             styles[-2] += " bad"
-        cells = [{"text": text, "cls": cls, "tags": []} for text, cls in zip(texts, styles)]
-        cells[1]["tags"] = tags
+        cells = [
+            {"text": text, "cls": cls, "tags": tags if j == 1 else []}
+            for j, (text, cls) in enumerate(zip(texts, styles))
+        ]
         rows.append({"cells": cells, "leading": row.rank is not None and row.apart is False})
     where = f"the task {board.tasks[0]}" if not several else f"{len(board.tasks)} tasks"
     return {
@@ -238,24 +251,39 @@ def _heat(results: Results, board: Leaderboard, metric: Metric) -> dict[str, Any
             mean, half = float(scores.mean[t, m]), float(scores.high[t, m] - scores.low[t, m]) / 2
             failed = int(scores.failed[t, m])
             if math.isnan(mean):
-                cells.append({"none": True, "text": tables.UNKNOWN, "under": f"{failed} failed" if failed else "", "best": False})
+                cells.append(
+                    {
+                        "none": True,
+                        "text": tables.UNKNOWN,
+                        "under": [f"{failed} failed" if failed else ""],
+                        "best": False,
+                    }
+                )
                 continue
             under = "" if math.isnan(half) else f"± {half:{metric.format}}"
-            under += f" ({failed} failed)" if failed else ""
             shade = (signed[m] - low) / span if span else 1.0
             best = scores.apart[t, m] == 0
             text = tables.value_text(mean, metric)
-            cells.append({"none": False, "text": text, "under": under, "best": best, "shade": f"{shade:.3f}"})
+            lines = [under, f"{failed} failed" if failed else ""]
+            cells.append({"none": False, "text": text, "under": lines, "best": best, "shade": f"{shade:.3f}"})
         rows.append({"task": task, "cells": cells})
     left = len(results.methods) - len(order)
     note = f"{left} methods further down the leaderboard are not shown." if left > 0 else ""
+    untested = int(np.count_nonzero((scores.apart < 0) & (scores.n > 0)))
+    if untested:
+        note += f" In {untested} of {np.count_nonzero(scores.n)} cells there are too few seeds to tell."
     return {"methods": [scores.methods[m] for m in order], "rows": rows, "note": note}
 
 
 def _ranks(ranks: Ranks, specs: list[charts.Spec]) -> dict[str, Any]:
     small = len(ranks.methods) <= 20
     wins = [
-        {"method": a, "cells": [tables.UNKNOWN if i == j else "·".join(map(str, ranks.wins[i, j])) for j in range(len(ranks.methods))]}
+        {
+            "method": a,
+            "cells": [
+                tables.UNKNOWN if i == j else "·".join(map(str, ranks.wins[i, j])) for j in range(len(ranks.methods))
+            ],
+        }
         for i, a in enumerate(ranks.methods)
     ]
     return {
@@ -264,12 +292,11 @@ def _ranks(ranks: Ranks, specs: list[charts.Spec]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _curves(results: Results, specs: list[charts.Spec]) -> dict[str, Any]:
-    found = []
+def _curves(results: Results, order: list[str], specs: list[charts.Spec]) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
     left = 0
     metrics = results.benchmark.metrics
     colours = charts.palette(results.methods)
-    order = [row.method for row in results.leaderboard().rows]
     for task in results.tasks:
         for name in results.curve_names(task):
             if len(found) == MAX_CURVE_CHARTS:
@@ -310,7 +337,7 @@ def _failures(results: Results) -> dict[str, Any]:
     if len(groups) > len(found):
         text += f" {len(found)} kinds of {len(groups)} are shown."
     elif len(found) < len(at):
-        text += f" Those of one method on one task with one message are shown together, with the traceback of the first."
+        text += " Those of one method on one task with one message are shown together, with the traceback of the first."
     return {"failures": found, "failure_text": text}
 
 
@@ -356,7 +383,9 @@ def _runs(results: Results) -> dict[str, Any]:
     }  # fmt: skip
     notes = []
     if len(chosen) < len(results):
-        notes.append(f"{len(chosen)} of {len(results)} runs are in this table: failed ones first, then those of the lowest seeds.")
+        notes.append(
+            f"{len(chosen)} of {len(results)} runs are in this table: failed ones, then those of the lowest seeds."
+        )
     if len(records) < len(chosen):
         notes.append(f"{len(records)} can be opened in full.")
     if without_curves:
@@ -393,9 +422,11 @@ def _run_curves(results: Results, key: str, room: list[int]) -> list[dict[str, A
         room[0] -= len(at)
         found.append(
             {
-                "name": name, "x_label": curve.get("x_label", "step"), "x": [charts.number(v, 5) for v in x[at]],
+                "name": name,
+                "x_label": curve.get("x_label", "step"),
+                "x": [charts.number(v, 5) for v in x[at]],
                 "y": [charts.number(v, 4) for v in y[at]],
-            }  # fmt: skip
+            }
         )
     return found
 
@@ -532,7 +563,7 @@ def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed in one script."""
     import vl_convert
 
-    text: str = vl_convert.javascript_bundle()
+    text: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
     return text
 
 

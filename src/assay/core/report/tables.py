@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from assay.core.results import Results
 
 UNKNOWN = "–"
+MAX_NOTES = 8
 
 
 @dataclass(frozen=True)
@@ -312,8 +313,10 @@ def show(
         grid.add_row(*line)
     console.print(grid)
     console.print(Text(printable(board.verdict), style="bold"))
-    for note in board.notes:
+    for note in board.notes[:MAX_NOTES]:
         console.print(Text(printable(note), style="red" if "failed" in note else "yellow"))
+    if len(board.notes) > MAX_NOTES:
+        console.print(Text(f"{len(board.notes) - MAX_NOTES} more notes; the report page has them all", style="yellow"))
 
 
 def _interval_plots(rows: Iterable[LeaderboardRow], width: int) -> list[str]:

@@ -221,7 +221,8 @@ class Results:
             least = int(min(pairs[self.methods.index(row.method)] for row in untested))
             notes.append(
                 f"{_names([row.method for row in untested])} cannot be tested against {ranked[0].method}: {tests} "
-                f"tests at {ALPHA:g} after Holm need {compare.pairs_needed(ALPHA / tests)} pairs each; there are {least}."
+                f"tests at {ALPHA:g} after Holm need {compare.pairs_needed(ALPHA / tests)} pairs each, and there "
+                f"{'is' if least == 1 else 'are'} {least}."
             )
         for row in rows:
             if row.gaps:
@@ -350,7 +351,9 @@ class Results:
         known = self.benchmark.metrics.get(name)
         if higher_is_better is None:
             if known is None:
-                raise AssayError(f"say which is better: no metric is named {name!r}, so pass higher_is_better=True or False")
+                raise AssayError(
+                    f"say which is better: no metric is named {name!r}, so pass higher_is_better=True or False"
+                )
             higher_is_better = known.higher_is_better
         of_a, of_b = self.rows(name, task, a), self.rows(name, task, b)
         seeds = sorted(set(of_a) & set(of_b))
@@ -399,7 +402,7 @@ class Results:
         names: dict[str, None] = {}
         for name in self.tasks if task is None else [task]:
             for method in self.methods:
-                for _, folder in self.folders(name, method)[:1]:
+                for _, folder in self.folders(name, method, most=1):
                     names.update(dict.fromkeys(kept.read_curves(folder)))
         return list(names)
 
@@ -421,7 +424,7 @@ class Results:
         x_label = "step"
         for method in self.methods:
             drawn = []
-            for _, folder in self.folders(task, method)[:max_runs]:
+            for _, folder in self.folders(task, method, most=max_runs):
                 curve = kept.read_curves(folder).get(name)
                 if curve:
                     x_label = curve.get("x_label", x_label)
@@ -433,8 +436,8 @@ class Results:
             raise UnknownNameError("curve", name, self.curve_names(task), f"{self.benchmark.name} on {task}")
         return Curves(name, task, x_label, bands)
 
-    def folders(self, task: str, method: str) -> list[tuple[int, Path]]:
-        """Seeds and folders of the runs with a result, by seed.
+    def folders(self, task: str, method: str, *, most: int | None = None) -> list[tuple[int, Path]]:
+        """Seeds and folders of the runs with a result, by seed, the first ``most`` of them.
 
         Raises
         ------
@@ -443,7 +446,7 @@ class Results:
         cells = self.cells
         cell = self._position("task", task) * len(self.methods) + self._position("method", method)
         at = np.flatnonzero(cells.ok & (cells.cell == cell))
-        at = at[np.argsort(self.columns["seed"][at], kind="stable")]
+        at = at[np.argsort(self.columns["seed"][at], kind="stable")][:most]
         name = self.benchmark.name
         return [(int(self.columns["seed"][i]), self.store.run_folder(name, str(self.columns["key"][i]))) for i in at]
 
