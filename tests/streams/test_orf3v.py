@@ -121,7 +121,7 @@ def test_check_9_auroc_on_wdbc():
 
 
 def test_a_feature_is_forgotten_when_the_bound_says_so():
-    """400 / 450 - 150 / 200 = .1389 exceeds sqrt(ln 1000 / 400) = .1314; ten rows before, 400 / 440 - 160 / 200 does not."""
+    """400 / 450 - 150 / 200 = .1389 exceeds sqrt(ln 1000 / 400) = .1314; 400 / 440 - 160 / 200 = .1091 does not."""
     model = ORF3V(forest_size=2, replacement_interval=10, window=200, delta=0.001)
     rng = np.random.default_rng(0)
     for t in range(450):

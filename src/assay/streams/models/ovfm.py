@@ -445,7 +445,8 @@ def _complete(slots, values, state, settings, room):
         room.variance[k] = 0.0
         room.low[k] = 0.0
         room.high[k] = 0.0
-        if state.distinct[f] <= settings.max_ordinal and 2 * state.distinct[f] <= size:
+        # a first value says nothing of its rank: its interval is the whole line
+        if size == 0 or (state.distinct[f] <= settings.max_ordinal and 2 * state.distinct[f] <= size):
             room.low[k] = _normal_quantile(less / (size + 1.0)) if less > 0 else -np.inf
             room.high[k] = _normal_quantile((below + 1.0) / (size + 1.0)) if below < size else np.inf
             room.z[f], room.variance[k] = _cut_normal(0.0, 1.0, room.low[k], room.high[k])
