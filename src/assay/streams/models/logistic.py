@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from assay.streams.errors import StreamError
 from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
+from assay.streams.models.inlined import inlined
+from assay.streams.models.margin import optional_weights, row_weight
 from assay.streams.models.ranges import check_range
-from assay.streams.models.weights import class_weights, example_weight
 
 
 class MaskedLogistic(StreamModel):
@@ -89,7 +90,7 @@ class MaskedLogistic(StreamModel):
             check_range(name, getattr(self, name), 0)
         self._w = np.zeros(8)  # FTRL: z
         self._n = np.zeros(8)  # FTRL: sum of squared gradients
-        self._head = np.zeros(3)  # intercept, rows learned of class 0 and 1
+        self._head = np.zeros(3)  # intercept, rows learned of class 0 and 1 (for class_weight)
 
     def _grow(self, n: int) -> None:
         self._w = grown(self._w, n)
@@ -97,7 +98,10 @@ class MaskedLogistic(StreamModel):
 
     def _hyper(self) -> tuple[Any, ...]:
         numbers = float(self.rate), float(self.intercept_rate), float(self.l1), float(self.l2), float(self.beta)
-        return self.optimizer == "ftrl", self.task == "regression", *numbers
+        return self.task == "regression", *numbers
+
+    def _state(self) -> tuple[Any, Any, Any]:
+        return self._w, self._n if self.optimizer == "ftrl" else None, self._head
 
     @property
     def intercept_(self) -> float:
@@ -105,31 +109,31 @@ class MaskedLogistic(StreamModel):
         return float(self._head[0])
 
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
-        return float(_dot(slots, values, self._w, self._n, self._head, *self._hyper()))
+        return float(_dot(slots, values, 0, len(slots), *self._state(), *self._hyper()))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: float) -> None:
-        fixed = class_weights(self.class_weight, self.classes_)
-        _update(slots, values, float(target), fixed, self._w, self._n, self._head, *self._hyper())
+        fixed = optional_weights(self.class_weight, self.classes_)
+        _update(slots, values, 0, len(slots), float(target), fixed, *self._state(), *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = targets.astype(np.float64) if self.task == "regression" else np.where(targets < 0, np.nan, targets)
-        return _run(indptr, slots, values, y, fixed, self._w, self._n, self._head, self._seen, *self._hyper())
+        return _run(indptr, slots, values, y, fixed, *self._state(), self._seen, *self._hyper())
 
     def _explain(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.array(
-            [
-                _dot(slots[k : k + 1], values[k : k + 1], self._w, self._n, np.zeros(3), *self._hyper())
-                for k in range(len(slots))
-            ]
-        )
+        w, n, _ = self._state()
+        parts = [_dot(slots, values, k, k + 1, w, n, np.zeros(3), *self._hyper()) for k in range(len(slots))]
+        return np.array(parts, dtype=np.float64)
 
 
-@njit
-def _weight(s, w, n, ftrl, rate, l1, l2, beta):
-    if not ftrl:
+# n is None for SGD: the kernels are then compiled without what FTRL needs.
+
+
+@inlined
+def _weight(s, w, n, rate, l1, l2, beta):
+    if n is None:
         return w[s]
     z = w[s]
     if abs(z) <= l1:
@@ -138,57 +142,58 @@ def _weight(s, w, n, ftrl, rate, l1, l2, beta):
     return -(z - sign * l1) / ((beta + math.sqrt(n[s])) / rate + l2)
 
 
-@njit
-def _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta):
+@inlined
+def _dot(slots, values, a, b, w, n, head, regression, rate, intercept_rate, l1, l2, beta):
     total = head[0]
-    for k in range(len(slots)):
-        total += _weight(slots[k], w, n, ftrl, rate, l1, l2, beta) * values[k]
+    for k in range(a, b):
+        total += _weight(slots[k], w, n, rate, l1, l2, beta) * values[k]
     return total
 
 
-@njit
-def _update(slots, values, y, fixed, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta):
-    score = _dot(slots, values, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
+@inlined
+def _update(slots, values, a, b, y, fixed, w, n, head, regression, rate, intercept_rate, l1, l2, beta):
+    """One step; returns the score before it."""
+    score = _dot(slots, values, a, b, w, n, head, regression, rate, intercept_rate, l1, l2, beta)
     if regression:
-        weight = 1.0
         g = score - y
-        if not ftrl:
+        if n is None:
             norm = 0.0
-            for k in range(len(slots)):
+            for k in range(a, b):
                 norm += values[k] * values[k]
             g /= 1.0 + rate * norm + intercept_rate
     else:
-        weight = example_weight(fixed, head, 1, int(y))
-        # sigmoid without overflow
-        p = 1.0 / (1.0 + math.exp(-score)) if score >= 0 else math.exp(score) / (1.0 + math.exp(score))
-        g = p - y
-    g *= weight
-    for k in range(len(slots)):
-        s = slots[k]
-        gi = g * values[k]
-        if ftrl:
-            current = _weight(s, w, n, ftrl, rate, l1, l2, beta)
+        e = math.exp(-abs(score))  # no overflow
+        g = (1.0 if score >= 0.0 else e) / (1.0 + e) - y
+    g *= row_weight(fixed, head, 1, y, regression)
+    if n is not None:
+        for k in range(a, b):
+            s = slots[k]
+            gi = g * values[k]
+            current = _weight(s, w, n, rate, l1, l2, beta)
             sigma = (math.sqrt(n[s] + gi * gi) - math.sqrt(n[s])) / rate
             w[s] += gi - sigma * current
             n[s] += gi * gi
-        else:
-            w[s] -= rate * (gi + l2 * w[s])
+    else:
+        for k in range(a, b):
+            s = slots[k]
+            w[s] -= rate * (g * values[k] + l2 * w[s])
     head[0] -= intercept_rate * g
+    return score
 
 
 @njit
-def _run(indptr, slots, values, y, fixed, w, n, head, seen, ftrl, regression, rate, intercept_rate, l1, l2, beta):
+def _run(indptr, slots, values, y, fixed, w, n, head, seen, regression, rate, intercept_rate, l1, l2, beta):
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):
-        a = indptr[t]
-        b = indptr[t + 1]
-        s = slots[a:b]
-        x = values[a:b]
+        a, b = indptr[t], indptr[t + 1]
         # an unlearned feature has weight 0, so it needs no skipping here
-        scores[t] = _dot(s, x, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
         if y[t] == y[t]:
-            _update(s, x, y[t], fixed, w, n, head, ftrl, regression, rate, intercept_rate, l1, l2, beta)
-            for k in range(len(s)):
-                seen[s[k]] += 1
+            scores[t] = _update(
+                slots, values, a, b, y[t], fixed, w, n, head, regression, rate, intercept_rate, l1, l2, beta
+            )
+            for k in range(a, b):
+                seen[slots[k]] += 1
+        else:
+            scores[t] = _dot(slots, values, a, b, w, n, head, regression, rate, intercept_rate, l1, l2, beta)
     return scores

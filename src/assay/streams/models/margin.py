@@ -1,14 +1,15 @@
-"""Margin losses: hinge for two classes, epsilon-insensitive for regression."""
+"""What the linear models share: targets as signs, class weights, and the margin losses."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.streams.jit import njit
-from assay.streams.models.weights import example_weight
+from assay.streams.models.inlined import inlined
+from assay.streams.models.weights import class_weights, example_weight
 
 
 def signed_targets(targets: NDArray[Any], task: str) -> NDArray[np.float64]:
@@ -18,7 +19,7 @@ def signed_targets(targets: NDArray[Any], task: str) -> NDArray[np.float64]:
     return np.where(targets < 0, np.nan, 2.0 * targets - 1.0)
 
 
-@njit
+@inlined
 def margin_loss(score, y, regression, epsilon):
     """Loss, and the direction (-1 or +1) in which the score should move."""
     if regression:
@@ -27,9 +28,18 @@ def margin_loss(score, y, regression, epsilon):
     return max(0.0, 1.0 - y * score), y
 
 
-@njit
-def row_weight(fixed, counts, y, regression):
-    """Class weight of a row; in classification counts the row in ``counts[0]`` or ``counts[1]`` first."""
+def optional_weights(
+    class_weight: Mapping[Hashable, float] | str | None, classes: Sequence[Hashable]
+) -> NDArray[np.float64] | None:
+    """`class_weights`, or None where there are none; for None the kernels are compiled without weights."""
+    return None if class_weight is None else class_weights(class_weight, classes)
+
+
+@inlined
+def row_weight(fixed, counts, at, y, regression):
+    """Class weight of a row; where there are weights, it is counted in ``counts[at]`` or ``counts[at + 1]`` first."""
+    if fixed is None:
+        return 1.0
     if regression:
         return 1.0
-    return example_weight(fixed, counts, 0, 1 if y > 0.0 else 0)
+    return example_weight(fixed, counts, at, 1 if y > 0.0 else 0)

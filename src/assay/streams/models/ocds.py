@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from assay.streams.errors import StreamError
 from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
-from assay.streams.models.margin import row_weight, signed_targets
+from assay.streams.models.margin import optional_weights, row_weight, signed_targets
 from assay.streams.models.ranges import check_range, check_whole
 from assay.streams.models.top_k import kth_largest
-from assay.streams.models.weights import class_weights
 
 _G_MAX = 10.0
 _G_START = 1e-3  # on top of the identity
@@ -129,7 +128,7 @@ class OCDS(StreamModel):
         self._place = np.full(8, -1, dtype=np.int64)
         self._w = np.zeros(8)
         self._G = np.zeros((8, 8))
-        self._counts = np.zeros(2)  # rows learned of class 0 and 1
+        self._counts = np.zeros(2)  # rows learned of class 0 and 1, for class_weight
         self._head = np.array([0.0, 0.5, 0.0, 0.0, 0.0])  # t, p, L_o, L_r, features in use
 
     def _grow(self, n: int) -> None:
@@ -169,7 +168,7 @@ class OCDS(StreamModel):
         return float(_mixture(slots, values, place, w, head, psi, np.zeros(len(w), np.bool_), regression))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = float(target) if self.task == "regression" else 2.0 * target - 1.0
         scratch = np.empty((3, len(self._w)))
         marks = np.zeros(len(self._w), np.bool_)
@@ -180,7 +179,7 @@ class OCDS(StreamModel):
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = signed_targets(targets, self.task)
         return _run(indptr, slots, values, y, fixed, *self._state(), self._seen, *self._hyper())
 
@@ -276,7 +275,7 @@ def _update(
     slots, values, y, fixed, place, w, G, counts, head, scratch, marks, lam, beta2, alpha, gamma, tau_g, regression
 ):
     """One step; scratch[0] holds psi of this row."""
-    weight = row_weight(fixed, counts, y, regression)
+    weight = row_weight(fixed, counts, 0, y, regression)
     observed = len(slots)
     if observed == 0:
         return

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
-from assay.streams.models.margin import margin_loss, row_weight, signed_targets
+from assay.streams.models.inlined import inlined
+from assay.streams.models.margin import margin_loss, optional_weights, row_weight, signed_targets
 from assay.streams.models.olifl import count_in
 from assay.streams.models.passive_aggressive import dot
 from assay.streams.models.ranges import check_range
 from assay.streams.models.top_k import kth_largest
-from assay.streams.models.weights import class_weights
 
 
 class OLI2DS(StreamModel):
@@ -97,7 +97,7 @@ class OLI2DS(StreamModel):
         # Slots in the order in which they were first learned: what runs over all features runs in this order, so that
         # a feature first met in an unlabelled row changes no sum.
         self._order = np.zeros(8, dtype=np.int64)
-        self._counts = np.zeros(2)  # rows learned of class 0 and 1
+        self._counts = np.zeros(4)  # rows learned of class 0 and 1: for class_weight, then for P and Q
         self._sums = np.zeros(3)  # sum of var, sum of var |w|, features learned
 
     def _grow(self, n: int) -> None:
@@ -113,17 +113,17 @@ class OLI2DS(StreamModel):
         return self._w, self._stats, self._order, self._counts, self._sums
 
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
-        return float(dot(slots, values, self._w))
+        return float(dot(slots, values, 0, len(slots), self._w))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = float(target) if self.task == "regression" else 2.0 * target - 1.0
-        _update(slots, values, y, fixed, *self._state(), *self._hyper())
+        _update(slots, values, 0, len(slots), y, fixed, *self._state(), *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = signed_targets(targets, self.task)
         return _run(indptr, slots, values, y, fixed, *self._state(), self._seen, *self._hyper())
 
@@ -131,17 +131,19 @@ class OLI2DS(StreamModel):
         return self._w[slots] * values
 
 
-@njit
-def _update(slots, values, y, fixed, w, stats, order, counts, sums, C, theta, B, reg, regression, epsilon):
-    P = counts[1] + 1.0
-    Q = counts[0] + 1.0
-    weight = row_weight(fixed, counts, y, regression)
+@inlined
+def _update(slots, values, a, b, y, fixed, w, stats, order, counts, sums, C, theta, B, reg, regression, epsilon):
+    """One step; returns the score before it."""
+    P = counts[3] + 1.0
+    Q = counts[2] + 1.0
+    weight = row_weight(fixed, counts, 0, y, regression)
     if not regression:
+        counts[3 if y > 0.0 else 2] += 1.0
         weight *= theta / (1.0 + (P / Q if y > 0.0 else Q / P))
     product = 0.0
     shared, new = 0.0, 0.0  # variance
     norm_shared, norm_new = 0.0, 0.0
-    for k in range(len(slots)):
+    for k in range(a, b):
         s = slots[k]
         x = values[k]
         sums[0] -= stats[s, 2]
@@ -164,7 +166,7 @@ def _update(slots, values, y, fixed, w, stats, order, counts, sums, C, theta, B,
         loss, direction = margin_loss(ps * product, y, regression, epsilon)
         tau = min(C, loss / (ps * ps * norm_shared + pn * pn * norm_new))
         step = tau * weight * direction
-    for k in range(len(slots)):
+    for k in range(a, b):
         s = slots[k]
         if tau > 0.0:
             w[s] += step * (pn if stats[s, 0] == 1.0 else ps) * values[k]
@@ -181,6 +183,7 @@ def _update(slots, values, y, fixed, w, stats, order, counts, sums, C, theta, B,
             if abs(w[s]) < cut:
                 sums[1] -= stats[s, 2] * abs(w[s])
                 w[s] = 0.0
+    return product
 
 
 @njit
@@ -188,11 +191,13 @@ def _run(indptr, slots, values, y, fixed, w, stats, order, counts, sums, seen, C
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):
-        s = slots[indptr[t] : indptr[t + 1]]
-        x = values[indptr[t] : indptr[t + 1]]
-        scores[t] = dot(s, x, w)
+        a, b = indptr[t], indptr[t + 1]
         if y[t] == y[t]:
-            _update(s, x, y[t], fixed, w, stats, order, counts, sums, C, theta, B, reg, regression, epsilon)
-            for k in range(len(s)):
-                seen[s[k]] += 1
+            scores[t] = _update(
+                slots, values, a, b, y[t], fixed, w, stats, order, counts, sums, C, theta, B, reg, regression, epsilon
+            )
+            for k in range(a, b):
+                seen[slots[k]] += 1
+        else:
+            scores[t] = dot(slots, values, a, b, w)
     return scores

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from assay.streams.errors import StreamError
 from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
-from assay.streams.models.margin import margin_loss, row_weight, signed_targets
+from assay.streams.models.inlined import inlined
+from assay.streams.models.margin import margin_loss, optional_weights, row_weight, signed_targets
 from assay.streams.models.ranges import check_range
-from assay.streams.models.weights import class_weights
 
 FIRST_VARIANCE = 1e-6
 
@@ -84,7 +84,7 @@ class OLIFL(StreamModel):
             raise StreamError(f"option is 0 or 1, not {self.option!r}")
         self._w = np.zeros(8)
         self._stats = np.zeros((8, 3))  # count, mean and variance of each feature
-        self._counts = np.zeros(2)  # rows learned of class 0 and 1
+        self._counts = np.zeros(2)  # rows learned of class 0 and 1, for class_weight
 
     def _grow(self, n: int) -> None:
         self._w = grown(self._w, n)
@@ -94,17 +94,17 @@ class OLIFL(StreamModel):
         return float(self.C), int(self.option), self.task == "regression", float(self.epsilon)
 
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
-        return float(_dot(slots, values, self._w, self._stats))
+        return float(_dot(slots, values, 0, len(slots), self._w, self._stats))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = float(target) if self.task == "regression" else 2.0 * target - 1.0
-        _update(slots, values, y, fixed, self._w, self._stats, self._counts, *self._hyper())
+        _update(slots, values, 0, len(slots), y, fixed, self._w, self._stats, self._counts, *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = signed_targets(targets, self.task)
         return _run(indptr, slots, values, y, fixed, self._w, self._stats, self._counts, self._seen, *self._hyper())
 
@@ -113,7 +113,7 @@ class OLIFL(StreamModel):
         return self._w[slots] * values * variances / variances.sum()
 
 
-@njit
+@inlined
 def variance_with(stats, slot, x):
     """Variance of a feature (divided by the count) once x is counted in; the first value gives 1e-6."""
     c = stats[slot, 0] + 1.0
@@ -123,7 +123,7 @@ def variance_with(stats, slot, x):
     return (c - 1.0) / (c * c) * from_mean * from_mean + (c - 1.0) / c * stats[slot, 2]
 
 
-@njit
+@inlined
 def count_in(stats, slot, x):
     """Add a value to the running mean and variance of a feature; returns the variance."""
     variance = variance_with(stats, slot, x)
@@ -133,11 +133,11 @@ def count_in(stats, slot, x):
     return variance
 
 
-@njit
-def _dot(slots, values, w, stats):
+@inlined
+def _dot(slots, values, a, b, w, stats):
     weighted = 0.0
     total = 0.0
-    for k in range(len(slots)):
+    for k in range(a, b):
         s = slots[k]
         # A feature not yet learned is no part of a score, neither in the sum nor in the shares.
         if stats[s, 0] > 0.0:
@@ -147,13 +147,13 @@ def _dot(slots, values, w, stats):
     return weighted / total if total > 0.0 else 0.0
 
 
-@njit
-def _update(slots, values, y, fixed, w, stats, counts, C, option, regression, epsilon):
-    weight = row_weight(fixed, counts, y, regression)
+@inlined
+def _update(slots, values, a, b, y, fixed, w, stats, counts, C, option, regression, epsilon):
+    weight = row_weight(fixed, counts, 0, y, regression)
     weighted = 0.0
     total = 0.0
     norm = 0.0
-    for k in range(len(slots)):
+    for k in range(a, b):
         s = slots[k]
         variance = count_in(stats, s, values[k])
         weighted += variance * w[s] * values[k]
@@ -164,7 +164,7 @@ def _update(slots, values, y, fixed, w, stats, counts, C, option, regression, ep
     loss, direction = margin_loss(weighted / total, y, regression, epsilon)
     tau = loss / norm if option == 0 else min(C, 2.0 * loss / norm)
     step = tau * weight * direction / total
-    for k in range(len(slots)):
+    for k in range(a, b):
         w[slots[k]] += step * stats[slots[k], 2] * values[k]
 
 
@@ -173,11 +173,10 @@ def _run(indptr, slots, values, y, fixed, w, stats, counts, seen, C, option, reg
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):
-        s = slots[indptr[t] : indptr[t + 1]]
-        x = values[indptr[t] : indptr[t + 1]]
-        scores[t] = _dot(s, x, w, stats)
+        a, b = indptr[t], indptr[t + 1]
+        scores[t] = _dot(slots, values, a, b, w, stats)
         if y[t] == y[t]:
-            _update(s, x, y[t], fixed, w, stats, counts, C, option, regression, epsilon)
-            for k in range(len(s)):
-                seen[s[k]] += 1
+            _update(slots, values, a, b, y[t], fixed, w, stats, counts, C, option, regression, epsilon)
+            for k in range(a, b):
+                seen[slots[k]] += 1
     return scores

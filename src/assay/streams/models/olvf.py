@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
-from assay.streams.models.margin import margin_loss, row_weight, signed_targets
+from assay.streams.models.inlined import inlined
+from assay.streams.models.margin import margin_loss, optional_weights, row_weight, signed_targets
 from assay.streams.models.passive_aggressive import dot
 from assay.streams.models.ranges import check_range
 from assay.streams.models.top_k import kth_largest
-from assay.streams.models.weights import class_weights
 
 _ONES = {"C": 1.0, "C_bar": 1.0, "B": 1.0, "reg": 1.0}
 _COMMON = {"C": 0.01, "C_bar": 1e-4, "B": 1.0, "reg": 1.0}
@@ -118,7 +118,9 @@ class OLVF(StreamModel):
         # Slots in the order in which they were first learned: what runs over all features runs in this order, so that
         # a feature first met in an unlabelled row changes no sum.
         self._order = np.zeros(8, dtype=np.int64)
-        self._head = np.zeros(5)  # rows learned of class 0 and 1, sum of v, sum of |v w|, features learned
+        self._head = np.zeros(
+            5
+        )  # rows learned of class 0 and 1 (for class_weight), sum of v, sum of |v w|, features learned
 
     def _grow(self, n: int) -> None:
         self._w = grown(self._w, n)
@@ -129,44 +131,46 @@ class OLVF(StreamModel):
         numbers = float(self.C), float(self.C_bar), float(self.B), float(self.reg)
         return *numbers, self.task == "regression", float(self.epsilon)
 
+    def _state(self) -> tuple[Any, Any, Any, Any, Any]:
+        return self._w, self._v, self._order, self._head, self._seen
+
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
-        return float(dot(slots, values, self._w))
+        return float(dot(slots, values, 0, len(slots), self._w))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = float(target) if self.task == "regression" else 2.0 * target - 1.0
-        _update(slots, values, y, fixed, self._w, self._v, self._order, self._head, self._seen, *self._hyper())
+        _update(slots, values, 0, len(slots), y, fixed, *self._state(), *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = signed_targets(targets, self.task)
-        return _run(
-            indptr, slots, values, y, fixed, self._w, self._v, self._order, self._head, self._seen, *self._hyper()
-        )
+        return _run(indptr, slots, values, y, fixed, *self._state(), *self._hyper())
 
     def _explain(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
         return self._w[slots] * values
 
 
-@njit
+@inlined
 def _sigmoid(z):
     return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
-@njit
-def _update(slots, values, y, fixed, w, v, order, head, seen, C, C_bar, B, reg, regression, epsilon):
-    weight = row_weight(fixed, head, y, regression)
-    observed = len(slots)
+@inlined
+def _update(slots, values, a, b, y, fixed, w, v, order, head, seen, C, C_bar, B, reg, regression, epsilon):
+    """One step; returns the score before it."""
+    weight = row_weight(fixed, head, 0, y, regression)
+    observed = b - a
     if observed == 0:
-        return
-    score = dot(slots, values, w)
+        return 0.0
+    score = dot(slots, values, a, b, w)
     loss, direction = margin_loss(score, y, regression, epsilon)
     right = loss == 0.0 if regression else (score > 0.0) == (y > 0.0)
     norm = 0.0
     here = 0.0
-    for k in range(observed):
+    for k in range(a, b):
         s = slots[k]
         norm += values[k] * values[k]
         here += v[s]
@@ -182,7 +186,7 @@ def _update(slots, values, y, fixed, w, v, order, head, seen, C, C_bar, B, reg, 
     cost = math.log1p(math.exp(-z)) if z >= 0.0 else -z + math.log1p(math.exp(z))
     up = sign * min(C_bar * slope, cost / (observed * slope)) if slope > 0.0 else 0.0
 
-    for k in range(observed):
+    for k in range(a, b):
         s = slots[k]
         if seen[s] == 0:
             order[int(head[4])] = s
@@ -207,6 +211,7 @@ def _update(slots, values, y, fixed, w, v, order, head, seen, C, C_bar, B, reg, 
             if abs(w[s]) < cut:
                 head[3] -= abs(v[s] * w[s])
                 w[s] = 0.0
+    return score
 
 
 @njit
@@ -214,12 +219,14 @@ def _run(indptr, slots, values, y, fixed, w, v, order, head, seen, C, C_bar, B, 
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):
-        s = slots[indptr[t] : indptr[t + 1]]
-        x = values[indptr[t] : indptr[t + 1]]
+        a, b = indptr[t], indptr[t + 1]
         # an unlearned feature has weight 0, so it needs no skipping here
-        scores[t] = dot(s, x, w)
         if y[t] == y[t]:
-            _update(s, x, y[t], fixed, w, v, order, head, seen, C, C_bar, B, reg, regression, epsilon)
-            for k in range(len(s)):
-                seen[s[k]] += 1
+            scores[t] = _update(
+                slots, values, a, b, y[t], fixed, w, v, order, head, seen, C, C_bar, B, reg, regression, epsilon
+            )
+            for k in range(a, b):
+                seen[slots[k]] += 1
+        else:
+            scores[t] = dot(slots, values, a, b, w)
     return scores

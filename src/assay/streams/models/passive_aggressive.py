@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from assay.streams.errors import StreamError
 from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
-from assay.streams.models.margin import margin_loss, row_weight, signed_targets
+from assay.streams.models.inlined import inlined
+from assay.streams.models.margin import margin_loss, optional_weights, row_weight, signed_targets
 from assay.streams.models.ranges import check_range
-from assay.streams.models.weights import class_weights
 
 _VARIANTS = ("PA", "PA-I", "PA-II")
 
@@ -79,7 +79,7 @@ class MaskedPA(StreamModel):
         if self.variant not in _VARIANTS:
             raise StreamError(f"variant is one of {', '.join(_VARIANTS)}, not {self.variant!r}")
         self._w = np.zeros(8)
-        self._counts = np.zeros(2)  # rows learned of class 0 and 1
+        self._counts = np.zeros(2)  # rows learned of class 0 and 1, for class_weight
 
     def _grow(self, n: int) -> None:
         self._w = grown(self._w, n)
@@ -88,17 +88,17 @@ class MaskedPA(StreamModel):
         return _VARIANTS.index(self.variant), float(self.C), self.task == "regression", float(self.epsilon)
 
     def _score(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> float:
-        return float(dot(slots, values, self._w))
+        return float(dot(slots, values, 0, len(slots), self._w))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: Any) -> None:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = float(target) if self.task == "regression" else 2.0 * target - 1.0
-        _update(slots, values, y, fixed, self._w, self._counts, *self._hyper())
+        _update(slots, values, 0, len(slots), y, fixed, self._w, self._counts, *self._hyper())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
     ) -> NDArray[np.float64]:
-        fixed = class_weights(self.class_weight, self.classes_)
+        fixed = optional_weights(self.class_weight, self.classes_)
         y = signed_targets(targets, self.task)
         return _run(indptr, slots, values, y, fixed, self._w, self._counts, self._seen, *self._hyper())
 
@@ -106,24 +106,26 @@ class MaskedPA(StreamModel):
         return self._w[slots] * values
 
 
-@njit
-def dot(slots, values, w):
-    """Weights times values over the observed features."""
+@inlined
+def dot(slots, values, a, b, w):
+    """Weights times values over the cells ``a:b``, a row. (Bounds: making a slice would cost more than the sum.)"""
     total = 0.0
-    for k in range(len(slots)):
+    for k in range(a, b):
         total += w[slots[k]] * values[k]
     return total
 
 
-@njit
-def _update(slots, values, y, fixed, w, counts, variant, C, regression, epsilon):
-    weight = row_weight(fixed, counts, y, regression)
-    loss, direction = margin_loss(dot(slots, values, w), y, regression, epsilon)
+@inlined
+def _update(slots, values, a, b, y, fixed, w, counts, variant, C, regression, epsilon):
+    """One step; returns the score before it."""
+    weight = row_weight(fixed, counts, 0, y, regression)
+    score = dot(slots, values, a, b, w)
+    loss, direction = margin_loss(score, y, regression, epsilon)
     norm = 0.0
-    for k in range(len(slots)):
+    for k in range(a, b):
         norm += values[k] * values[k]
     if loss == 0.0 or norm == 0.0:
-        return
+        return score
     if variant == 2:
         tau = loss / (norm + 0.5 / C)
     else:
@@ -131,8 +133,9 @@ def _update(slots, values, y, fixed, w, counts, variant, C, regression, epsilon)
         if variant == 1:
             tau = min(C, tau)
     step = tau * weight * direction
-    for k in range(len(slots)):
+    for k in range(a, b):
         w[slots[k]] += step * values[k]
+    return score
 
 
 @njit
@@ -140,12 +143,12 @@ def _run(indptr, slots, values, y, fixed, w, counts, seen, variant, C, regressio
     rows = len(indptr) - 1
     scores = np.empty(rows)
     for t in range(rows):
-        s = slots[indptr[t] : indptr[t + 1]]
-        x = values[indptr[t] : indptr[t + 1]]
+        a, b = indptr[t], indptr[t + 1]
         # an unlearned feature has weight 0, so it needs no skipping here
-        scores[t] = dot(s, x, w)
         if y[t] == y[t]:
-            _update(s, x, y[t], fixed, w, counts, variant, C, regression, epsilon)
-            for k in range(len(s)):
-                seen[s[k]] += 1
+            scores[t] = _update(slots, values, a, b, y[t], fixed, w, counts, variant, C, regression, epsilon)
+            for k in range(a, b):
+                seen[slots[k]] += 1
+        else:
+            scores[t] = dot(slots, values, a, b, w)
     return scores

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.streams.errors import LabelOutOfRange, StreamError
-from assay.streams.jit import njit
+from assay.streams.models.inlined import inlined
 
 _NONE, _FIXED, _BALANCED = 0.0, 1.0, 2.0
-_UNWEIGHTED = np.array([_NONE, 1.0, 1.0])
 
 
 def class_weights(
@@ -19,7 +18,7 @@ def class_weights(
 ) -> NDArray[np.float64]:
     """``[mode, weight of class 0, weight of class 1]`` for `example_weight`."""
     if class_weight is None:
-        return _UNWEIGHTED
+        return np.array([_NONE, 1.0, 1.0])
     if class_weight == "balanced":
         return np.array([_BALANCED, 1.0, 1.0])
     if isinstance(class_weight, str):
@@ -31,7 +30,7 @@ def class_weights(
     return np.array([_FIXED, weights[0], weights[1]])
 
 
-@njit
+@inlined
 def example_weight(fixed, counts, at, code):
     """Weight of a row of this class; counts it in ``counts[at + code]`` first."""
     counts[at + code] += 1.0
