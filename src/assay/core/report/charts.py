@@ -70,7 +70,7 @@ def leaderboard_chart(board: Leaderboard, dots: Sequence[tuple[str, float]] = ()
 
 
 def rank_chart(ranks: Ranks) -> Spec:
-    """Mean ranks, best at the top; bars at the right join methods that cannot be told apart; a ruler shows the distance."""
+    """Mean ranks, best at the top; bars at the right join what cannot be told apart; a ruler is the distance."""
     import altair as alt
 
     keep = ranks.methods[:MAX_METHODS]

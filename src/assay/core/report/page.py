@@ -1,8 +1,8 @@
 """The report: one HTML page that needs nothing but a browser.
 
 Everything that is shown stands in the page itself: figures as tables, charts as Vega-Lite specifications with the
-JavaScript that draws them, the table of runs as JSON. Names come from users; they are escaped by the template, and in JSON
-every ``<`` is written as an escape. A content security policy of the page forbids all other scripts and all loading.
+JavaScript that draws them, the table of runs as JSON. Names come from users; they are escaped by the template, and in
+JSON every ``<`` is written as an escape. The content security policy of the page forbids other scripts and any loading.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ POINTS = 80
 def write_report(path: str | Path, results: Sequence[Results], title: str | None = None) -> Path:
     """Write one self-contained page about the results of one or more benchmarks.
 
-    The page holds at most 20,000 runs of a benchmark (failed ones first, then those of the lowest seeds), details of 2,000
-    of them and 150,000 points of their curves, and says so where it leaves something out. Leaderboards and tests are always
-    over all runs.
+    The page holds at most 20,000 runs of a benchmark (failed ones, then those of the lowest seeds), details of 2,000 of
+    them and 150,000 points of their curves, and says so where it leaves something out. Leaderboards and tests are
+    always over all runs.
 
     Parameters
     ----------
