@@ -12,6 +12,9 @@ import torch
 from assay.streams.jit import njit
 
 FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
+# Added to the moments at each step. A unit that gets no gradient any more would else see its moments shrink into the
+# subnormal numbers and stay there, where arithmetic is many times slower. Far below EPSILON it changes no result.
+TINY, TINY_SINGLE = 1e-200, 1e-30
 
 
 @njit
@@ -25,8 +28,8 @@ def adamw(value, factor, gradient, first, second, size, root, shrink):
     """One step, in place, of a vector whose gradient is ``factor gradient``; ``shrink`` is 1 - rate x decay."""
     for i in range(len(value)):
         g = factor * gradient[i]
-        first[i] = FIRST * first[i] + (1.0 - FIRST) * g
-        second[i] = SECOND * second[i] + (1.0 - SECOND) * g * g
+        first[i] = FIRST * first[i] + (1.0 - FIRST) * g + TINY
+        second[i] = SECOND * second[i] + (1.0 - SECOND) * g * g + TINY
         value[i] = shrink * value[i] - size * first[i] / (math.sqrt(second[i]) * root + EPSILON)
 
 
@@ -50,7 +53,8 @@ def adamw_tensor(
     rate, decay : float
         Step size, and weight decay (decoupled from the gradient).
     """
-    first.lerp_(gradient, 1.0 - FIRST)
-    second.mul_(SECOND).addcmul_(gradient, gradient, value=1.0 - SECOND)
+    tiny = TINY if value.dtype == torch.float64 else TINY_SINGLE
+    first.lerp_(gradient, 1.0 - FIRST).add_(tiny)
+    second.mul_(SECOND).addcmul_(gradient, gradient, value=1.0 - SECOND).add_(tiny)
     spread = second.sqrt().div_((1.0 - SECOND**step) ** 0.5).add_(EPSILON)
     value.mul_(1.0 - rate * decay).sub_(rate / (1.0 - FIRST**step) * first / spread)

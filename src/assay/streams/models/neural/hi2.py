@@ -38,7 +38,7 @@ class HI2(NeuralModel):
         File of a public checkpoint of the backbone (torchvision's resnet34, timm's vit_small_patch16_224). Read
         without running code from it. Without it the backbone starts from random weights.
     size : int, optional
-        Pixels of a side. Default: 32 for "small", else 224.
+        Pixels of a side. Default: 32 for "small", else 224. With many features take at least two pixels a feature.
     batch_norm : {"row", "frozen"}
         ResNet-34 only: normalise by the statistics of each picture, as published, or by those of the checkpoint.
     rate : float
@@ -59,10 +59,10 @@ class HI2(NeuralModel):
     Examples
     --------
     >>> from assay.streams.contract import easy_stream
-    >>> X, y = easy_stream(200)
-    >>> scores = HI2(size=16).run_arrays(X, y)
-    >>> round(float(np.mean((scores[100:] > 0) == y[100:])), 2)
-    0.0
+    >>> X, y = easy_stream(400)
+    >>> scores = HI2(size=16, rate=3e-3).run_arrays(X, y)
+    >>> round(float(np.mean((scores[200:] > 0) == y[200:])), 1)
+    0.9
     """
 
     widened = ("head", "head_bias", "m_head", "m_head_bias", "v_head", "v_head_bias")

@@ -64,7 +64,7 @@ class PacketLSTM(TwoEngineModel):
     >>> from assay.streams import load, run
     >>> result = run(PacketLSTM(), load("wdbc").masked("probabilistic", p=0.5, seed=0))
     >>> round(result.metrics["auroc"], 2)
-    0.0
+    0.89
     """
 
     widened = ("head", "head_bias", "m_head", "m_head_bias", "v_head", "v_head_bias")
