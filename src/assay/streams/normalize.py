@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -56,8 +57,7 @@ class Normalizer:
             slots = self._index.register(row)
         else:
             slots = np.array([self._index.slot_of.get(i, -1) for i in row.ids], dtype=np.int64)
-        bounds = np.array([0, len(row.ids)], dtype=np.int64)
-        return Row(row.ids, self._apply(bounds, slots, row.values, learn))
+        return Row(row.ids, self._apply(_bounds(len(row.ids)), slots, row.values, learn))
 
     def transform_block(self, block: RowBlock, *, learn: bool = True) -> RowBlock:
         """As `transform_one`, row by row, for a block of rows."""
@@ -261,8 +261,14 @@ def normalizer(name: str | Normalizer | None) -> Normalizer:
     return NORMALIZERS[name]()
 
 
+@lru_cache(maxsize=1024)
+def _bounds(n: int) -> NDArray[np.int64]:
+    bounds = np.array([0, n], dtype=np.int64)
+    return bounds
+
+
 @njit
-def _zscore(slots, values, state, learn):  # type: ignore[no-untyped-def]
+def _zscore(slots, values, state, learn):
     out = np.empty_like(values)
     for k in range(len(values)):
         s = slots[k]
@@ -278,13 +284,14 @@ def _zscore(slots, values, state, learn):  # type: ignore[no-untyped-def]
         if state[s, 0] < 2.0:
             out[k] = 0.0
             continue
-        sd = max(np.sqrt(state[s, 2] / (state[s, 0] - 1.0)), 1e-6)
-        out[k] = min(3.0, max(-3.0, (x - state[s, 1]) / sd))
+        # one over the standard deviation: a root and a division less than (x - mean) / sqrt(M2 / (c - 1))
+        scale = min(np.sqrt((state[s, 0] - 1.0) / state[s, 2]), 1e6) if state[s, 2] > 0.0 else 1e6
+        out[k] = min(3.0, max(-3.0, (x - state[s, 1]) * scale))
     return out
 
 
 @njit
-def _minmax(slots, values, state, learn):  # type: ignore[no-untyped-def]
+def _minmax(slots, values, state, learn):
     out = np.empty_like(values)
     for k in range(len(values)):
         s = slots[k]
@@ -301,7 +308,7 @@ def _minmax(slots, values, state, learn):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _mean(slots, values, state, learn):  # type: ignore[no-untyped-def]
+def _mean(slots, values, state, learn):
     out = np.empty_like(values)
     for k in range(len(values)):
         s = slots[k]
@@ -316,7 +323,7 @@ def _mean(slots, values, state, learn):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _decimal(slots, values, state, learn, digits):  # type: ignore[no-untyped-def]
+def _decimal(slots, values, state, learn, digits):
     out = np.empty_like(values)
     for k in range(len(values)):
         if digits >= 0:
@@ -336,7 +343,7 @@ def _decimal(slots, values, state, learn, digits):  # type: ignore[no-untyped-de
 
 
 @njit
-def _unit(indptr, values):  # type: ignore[no-untyped-def]
+def _unit(indptr, values):
     out = np.empty_like(values)
     for t in range(len(indptr) - 1):
         largest = 0.0  # squares are taken of ratios to it, so that none under- or overflows
@@ -353,7 +360,7 @@ def _unit(indptr, values):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _robust(slots, values, state, learn):  # type: ignore[no-untyped-def]
+def _robust(slots, values, state, learn):
     out = np.empty_like(values)
     for k in range(len(values)):
         s = slots[k]
@@ -368,7 +375,7 @@ def _robust(slots, values, state, learn):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _rank(slots, values, state, learn):  # type: ignore[no-untyped-def]
+def _rank(slots, values, state, learn):
     out = np.empty_like(values)
     for k in range(len(values)):
         s = slots[k]

@@ -305,7 +305,7 @@ class Bursts(Regime):
 
 
 @njit
-def _walk(draws, state, leave, enter, first, block):  # type: ignore[no-untyped-def]
+def _walk(draws, state, leave, enter, first, block):
     for t in range(draws.shape[0]):
         for j in range(draws.shape[1]):
             if not (first and t == 0):

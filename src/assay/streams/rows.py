@@ -112,9 +112,9 @@ class RowBlock:
         """
         X = np.ascontiguousarray(X, dtype=np.float64)
         names = range(X.shape[1]) if columns is None else columns
-        indptr, codes, values, bad = _compress(X)
-        if bad >= 0:
-            t, j = divmod(bad, X.shape[1])
+        indptr, codes, values = _compress(X)
+        if np.isinf(values).any():
+            t, j = (int(i) for i in np.argwhere(np.isinf(X))[0])
             raise UnknownFeatureValue(
                 f"row {first_row + t}, column {names[j]!r} is {X[t, j]}; values must be finite, NaN is absence"
             )
@@ -150,27 +150,38 @@ class RowBlock:
 class FeatureIndex:
     """Gives every feature id a slot, in order of first sight; slots index the state arrays of a model."""
 
-    __slots__ = ("ids", "slot_of")
+    __slots__ = ("_row", "_slots", "ids", "slot_of")
 
     def __init__(self, ids: Iterable[FeatureId] = ()) -> None:
         self.ids: list[FeatureId] = list(ids)
         self.slot_of: dict[FeatureId, int] = {name: slot for slot, name in enumerate(self.ids)}
+        self._row: Row | None = None  # the last row and its slots: most rows are scored and then learned
+        self._slots = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def known(self, row: Row) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Slots and values of those features of the row that have a slot."""
-        slots = [self.slot_of.get(i, -1) for i in row.ids]
-        found = np.array(slots, dtype=np.int64)
-        if -1 in slots:
-            keep = found >= 0
-            return found[keep], row.values[keep]
-        return found, row.values
+        if row is self._row:
+            return self._slots, row.values
+        slots = list(map(self.slot_of.get, row.ids))
+        if None in slots:
+            keep = np.array([slot is not None for slot in slots], dtype=bool)
+            return np.array([slot for slot in slots if slot is not None], dtype=np.int64), row.values[keep]
+        self._slots = np.array(slots, dtype=np.int64)
+        self._row = row
+        return self._slots, row.values
 
     def register(self, row: Row) -> NDArray[np.int64]:
         """Slots of all features of the row; new ones get the next free slots."""
-        return np.array([self._slot(i) for i in row.ids], dtype=np.int64)
+        if row is not self._row:
+            slots = list(map(self.slot_of.get, row.ids))
+            if None in slots:
+                slots = [self._slot(i) for i in row.ids]
+            self._slots = np.array(slots, dtype=np.int64)
+            self._row = row
+        return self._slots
 
     def register_block(self, block: RowBlock) -> NDArray[np.int64]:
         """Slots of all cells of the block; new features get slots in order of first sight."""
@@ -189,33 +200,29 @@ class FeatureIndex:
 
 
 @njit
-def _compress(X):  # type: ignore[no-untyped-def]
+def _compress(X):
+    # No branches: whether a cell is there cannot be predicted, so every cell is written and the place only moves on if it is.
     n, d = X.shape
     indptr = np.zeros(n + 1, np.int64)
     cells = 0
     for t in range(n):
         for j in range(d):
-            if X[t, j] == X[t, j]:
-                cells += 1
+            cells += X[t, j] == X[t, j]
         indptr[t + 1] = cells
-    codes = np.empty(cells, np.int64)
-    values = np.empty(cells, np.float64)
+    codes = np.empty(cells + 1, np.int64)
+    values = np.empty(cells + 1, np.float64)
     k = 0
-    bad = -1
     for t in range(n):
         for j in range(d):
             x = X[t, j]
-            if x == x:
-                codes[k] = j
-                values[k] = x
-                k += 1
-                if np.isinf(x) and bad < 0:
-                    bad = t * d + j
-    return indptr, codes, values, bad
+            codes[k] = j
+            values[k] = x
+            k += x == x
+    return indptr, codes[:cells], values[:cells]
 
 
 @njit
-def _first_sight(codes, n_columns):  # type: ignore[no-untyped-def]
+def _first_sight(codes, n_columns):
     seen = np.zeros(n_columns, np.bool_)
     order = np.empty(n_columns, np.int64)
     k = 0

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.streams.errors import CheckpointMismatch, LabelOutOfRange, StateLimitExceeded, StreamError
+from assay.streams.jit import njit
 from assay.streams.rows import FeatureIndex, Row, RowBlock
 from assay.streams.state import copy_tree, tree_bytes
 
@@ -48,6 +49,8 @@ class StreamModel:
     regression: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
 
+    _names: ClassVar[list[str]]
+
     task: str = "classification"
     classes: Sequence[Hashable] | None = None
 
@@ -55,7 +58,11 @@ class StreamModel:
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+        names = cls.__dict__.get("_names")
+        if names is None:
+            names = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+            cls._names = names  # reading a signature takes longer than making the model
+        return list(names)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor parameters as they are set now (scikit-learn's convention)."""
@@ -103,6 +110,7 @@ class StreamModel:
         self._index = FeatureIndex()
         self._seen = np.zeros(8, dtype=np.int64)
         self._labels = LabelCodes(self.classes, binary=not self.native_multiclass, model=type(self).__name__)
+        self._unseen = False
         self._frozen = False
         self._reset()
         self._grow(0)
@@ -185,10 +193,12 @@ class StreamModel:
         target = float(y) if self.task == "regression" else self._labels.code(y)
         self._grow_classes(len(self._labels.classes))
         self._check_limit(row)
+        known = len(self._index)
         slots = self._index.register(row)
-        self._reserve(len(self._index))
+        if len(self._index) > known:
+            self._reserve(len(self._index))
         self._learn(slots, row.values, target)
-        self._seen[slots] += 1
+        _count(self._seen, slots)
         return self
 
     def explain_one(self, row: Row) -> dict[Hashable, float]:
@@ -258,7 +268,9 @@ class StreamModel:
             return _stack_scores([np.asarray(s, dtype=np.float64)[None] for s in scores], np.ndim(scores[0]) if scores else 0)
         slots = self._index.register_block(block)
         self._reserve(len(self._index))
-        return self._run(block.indptr, slots, block.values, targets)
+        scores = self._run(block.indptr, slots, block.values, targets)
+        self._unseen = bool((self._seen[: len(self._index)] == 0).any())
+        return scores
 
     def collapse(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """One score a row where there are at most two classes."""
@@ -328,6 +340,8 @@ class StreamModel:
 
     def _known(self, row: Row) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         slots, values = self._index.known(row)
+        if not self._unseen:  # every feature with a slot was learned
+            return slots, values
         old = self._seen[slots] > 0
         return (slots, values) if old.all() else (slots[old], values[old])
 
@@ -464,6 +478,12 @@ def _stack_scores(parts: Sequence[NDArray[np.float64]], width: int) -> NDArray[n
         return np.concatenate(parts) if parts else np.empty(0)
     width = max([width, *(part.shape[1] for part in parts)])
     return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
+
+
+@njit
+def _count(seen, slots):
+    for s in slots:
+        seen[s] += 1
 
 
 def is_missing(y: Any) -> bool:

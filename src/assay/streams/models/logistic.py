@@ -112,7 +112,7 @@ class MaskedLogistic(StreamModel):
         return float(_dot(slots, values, 0, len(slots), *self._state(), *self._hyper()))
 
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: float) -> None:
-        fixed = optional_weights(self.class_weight, self.classes_)
+        fixed = None if self.class_weight is None else optional_weights(self.class_weight, self.classes_)
         _update(slots, values, 0, len(slots), float(target), fixed, *self._state(), *self._hyper())
 
     def _run(
