@@ -285,7 +285,7 @@ def test_cut_normal_is_that_of_scipy():
         a, b = (low - mean) / deviation, (high - mean) / deviation
         expected = truncnorm.stats(a, b, loc=mean, scale=deviation)
         np.testing.assert_allclose(
-            _cut_normal(float(mean), float(deviation), low, high), expected, rtol=1e-5, atol=1e-9
+            _cut_normal(*map(float, (mean, deviation, low, high))), expected, rtol=1e-5, atol=1e-9
         )
     assert _cut_normal(0.0, 1.0, 60.0, 61.0) == (60.0, 0.0)
 

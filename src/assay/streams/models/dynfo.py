@@ -34,10 +34,13 @@ class DynFo(StreamModel):
 
     1. A relearned stump takes the best split of its new features, not only one that beats its old Gini, which was
        measured on a buffer long gone.
-    2. The last stump is relearned when its weight falls below ``theta1``, so a forest is never empty and no weight
+    2. When the lowest weights are all tied at the quantile, so that none is below it, the tied stumps are relearned.
+       On the first rows all stumps are the same and so are their weights; with a strict rule they stay so for good, or
+       fall below ``theta1`` together and leave a forest of one.
+    3. A forest whose stumps are all below ``theta1`` starts anew with M stumps, so it is never empty and no weight
        turns negative; and there are never more than ``2 M`` stumps, so the memory is bounded.
-    3. Thresholds are midway between two values, not at one.
-    4. The windows are kept sorted, and the best split of a feature is kept until its window changes.
+    4. Thresholds are midway between two values, not at one.
+    5. The windows are kept sorted, and the best split of a feature is kept until its window changes.
 
     Parameters
     ----------
@@ -62,7 +65,7 @@ class DynFo(StreamModel):
     >>> from assay.streams import load, run
     >>> result = run(DynFo(M=20, N=200, delta=0.1), load("wdbc").masked("probabilistic", p=0.5, seed=0))
     >>> round(result.metrics["auroc"], 3)
-    0.946
+    0.942
     """
 
     native_multiclass = True
@@ -167,7 +170,9 @@ class DynFo(StreamModel):
     def _learn(self, slots: NDArray[np.int64], values: NDArray[np.float64], target: float) -> None:
         while len(slots) and self._length[slots].max() >= self._values.shape[1] < self.N:
             self._widen()
-        _learn_row(slots, values, float(target), self._seen, self._forest(), self._settings())
+        # the vote on the row comes first, as in a run; the caller counts the features as seen
+        indptr, y, scores = np.array([0, len(slots)]), np.array([float(target)]), np.zeros((1, self._left.shape[1]))
+        _run(0, indptr, slots, values, y, scores, self._seen.copy(), self._forest(), self._settings())
 
     def _run(
         self, indptr: NDArray[np.int64], slots: NDArray[np.int64], values: NDArray[np.float64], targets: NDArray[Any]
@@ -182,14 +187,20 @@ class DynFo(StreamModel):
         return scores[:, 0] if self.task == "regression" else scores
 
     def _explain(self, slots: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Share of each feature's stumps in the score (more than two classes: in the score of the predicted class)."""
+        """Share of each feature's stumps in the score (more than two classes: in the score of the predicted class).
+
+        In regression: in its difference to the mean of the targets, which is divided equally.
+        """
         votes = np.zeros(self._left.shape[1])
         cell = np.full(len(self._length), -1, dtype=np.int64)
         total = _vote(slots, values, cell, votes, self._forest(), self._settings())
         parts = np.zeros((len(slots), self._left.shape[1]))
-        _parts(slots, values, cell, parts, self._forest())
+        base = self._totals[0] if self.task == "regression" else 0.0
+        _parts(slots, values, cell, parts, base, self._forest())
         parts /= total if total > 0 else 1.0
-        if self.task == "regression" or parts.shape[1] == 1:
+        if self.task == "regression":
+            return parts[:, 0] + base / max(len(slots), 1)
+        if parts.shape[1] == 1:
             return parts[:, 0]
         return parts[:, 1] - parts[:, 0] if parts.shape[1] == 2 else parts[:, np.argmax(votes)]
 
@@ -255,13 +266,13 @@ def _vote(slots, values, cell, votes, forest, settings):
 
 
 @njit
-def _parts(slots, values, cell, parts, forest):
+def _parts(slots, values, cell, parts, base, forest):
     for j in range(forest.clock[STUMPS]):
         k = cell[forest.feature[j]]
         if k >= 0:
             side = forest.left[j] if values[k] <= forest.threshold[j] else forest.right[j]
             for c in range(parts.shape[1]):
-                parts[k, c] += forest.weight[j] * side[c]
+                parts[k, c] += forest.weight[j] * (side[c] - base)
 
 
 @njit
@@ -270,25 +281,6 @@ def _right(side, target, baseline, regression):
     if regression:
         return abs(side[0] - target) < abs(baseline - target)
     return np.argmax(side) == int(target)
-
-
-@njit
-def _learn_row(slots, values, target, seen, forest, settings):
-    votes = np.zeros(forest.left.shape[1])
-    cell = np.full(len(forest.length), -1, np.int64)
-    known = 0
-    old = np.empty(len(slots), np.int64)
-    x = np.empty(len(slots))
-    for k in range(len(slots)):
-        if seen[slots[k]] > 0:
-            old[known] = slots[k]
-            x[known] = values[k]
-            known += 1
-    _vote(old[:known], x[:known], cell, votes, forest, settings)
-    for k in range(known):
-        cell[old[k]] = -1
-    spare = np.empty(len(forest.weight))
-    _update(slots, values, target, seen, votes, cell, spare, forest, settings)
 
 
 @njit
@@ -349,6 +341,12 @@ def _update(slots, values, target, seen, votes, cell, spare, forest, settings):
         if settings.theta1 <= forest.weight[j] < bound:
             weak[m] = j
             m += 1
+    if m == 0:
+        # the lowest weights are all tied at the quantile, so that none is below it: they are the weak ones
+        for j in range(n):
+            if settings.theta1 <= forest.weight[j] <= bound:
+                weak[m] = j
+                m += 1
     share = int((1.0 - settings.beta) * m + 1e-9)
     draw_to_front(forest.draws, weak, share, m)
     for i in range(share):
@@ -365,11 +363,10 @@ def _update(slots, values, target, seen, votes, cell, spare, forest, settings):
                 _copy(forest.left[kept], forest.left[j])
                 _copy(forest.right[kept], forest.right[j])
             kept += 1
-    if kept == 0:
-        kept = 1
-        forest.weight[0] = 1.0
-        _learn_stump(0, t, forest, settings)
     clock[STUMPS] = kept
+    if kept == 0:
+        for _ in range(settings.M):
+            _add(t, forest, settings)
 
 
 @njit
