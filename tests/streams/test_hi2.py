@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from assay.streams import load, run
 from assay.streams.contract import check_model, easy_stream
 from assay.streams.errors import StreamError
 from assay.streams.models.neural import HI2
@@ -85,6 +86,11 @@ def test_a_feature_keeps_its_colour_and_order_of_columns_does_not_matter():
     np.testing.assert_array_equal(model._colours[:2], colours)
     np.testing.assert_array_equal(model.draw(Row(("a", "b"), np.array([1.0, 2.0]))), before)
     np.testing.assert_array_equal(model.draw(Row(("a", "unknown"), np.ones(2))), model.draw(Row(("a",), np.ones(1))))
+
+
+def test_wdbc():
+    result = run(HI2(), load("wdbc").masked("probabilistic", p=0.5, seed=0))
+    assert result.metrics["auroc"] > 0.9
 
 
 def test_multi_class_and_regression():

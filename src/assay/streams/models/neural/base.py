@@ -37,6 +37,8 @@ class NeuralModel(StreamModel):
     """Arrays whose last axis is the classes."""
     scores_what_it_learns: ClassVar[bool] = True
     """Whether the outputs inside an update are those of a score, so that one forward pass does for both."""
+    precision: ClassVar[torch.dtype] = torch.float64
+    """Type of the parameters, which the device must know."""
 
     seed: int
     device: str
@@ -63,7 +65,7 @@ class NeuralModel(StreamModel):
 
     def _reset(self) -> None:
         require("seed", self.seed, 0, 2**63 - 1, whole=True)
-        check_device(self.device)
+        check_device(self.device, self.precision)
         self._rng = np.random.default_rng(self.seed)
         self._target = np.zeros(3)
         self._net = {}
@@ -280,9 +282,9 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise StreamError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
-def check_device(device: str) -> None:
-    """Raise `StreamError` if torch does not know the device, or has no such device here."""
+def check_device(device: str, precision: torch.dtype) -> None:
+    """Raise `StreamError` if torch does not know the device, has none here, or it lacks numbers of this precision."""
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.empty(0, device=device, dtype=precision)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise StreamError(f"device={device!r} is not usable here ({str(error).splitlines()[0]}); try 'cpu'") from error

@@ -59,12 +59,13 @@ class HI2(NeuralModel):
     Examples
     --------
     >>> from assay.streams.contract import easy_stream
-    >>> X, y = easy_stream(400)
-    >>> scores = HI2(size=16, rate=3e-3).run_arrays(X, y)
-    >>> round(float(np.mean((scores[200:] > 0) == y[200:])), 1)
+    >>> X, y = easy_stream(200)
+    >>> scores = HI2(size=16).run_arrays(X, y)
+    >>> round(float(np.mean((scores[100:] > 0) == y[100:])), 1)
     0.9
     """
 
+    precision = torch.float32
     widened = ("head", "head_bias", "m_head", "m_head_bias", "v_head", "v_head_bias")
 
     def __init__(
