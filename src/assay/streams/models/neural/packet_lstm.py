@@ -33,6 +33,13 @@ class PacketLSTM(TwoEngineModel):
 
     Time is counted in learned rows: a row without a label is scored from the state as it is, and changes nothing.
 
+    Differences from the published code:
+
+    1. The loss is taken on logits; there on softmax outputs, so softmax is applied twice.
+    2. Cells of absent features rest; there AdamW's decay and momentum go on moving them.
+    3. The network on the packet has a tanh layer of ``hidden`` units; there a ReLU layer of twice as many.
+    4. A cell starts with no time passed; there with the number of the row in which its feature first came.
+
     Parameters
     ----------
     hidden : int

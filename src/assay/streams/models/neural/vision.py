@@ -42,7 +42,7 @@ class SmallNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Pictures [n, 3, size, size] to features [n, 64]."""
-        # Ink, not paper: where most of a picture is 1, that constant swamps the bars (AUROC on WDBC 0.91, with ink 0.95).
+        # Ink, not paper: where most pixels are 1, that constant swamps the bars (AUROC on WDBC 0.91, with ink 0.95).
         x = 1.0 - x
         for conv in (self.conv1, self.conv2, self.conv3):
             x = functional.silu(conv(x))
