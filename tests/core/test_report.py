@@ -185,7 +185,7 @@ def shown(results: Results, width: int = 120, **options: Any) -> tuple[str, str]
 def test_show(results: Results) -> None:
     plain, coloured = shown(results)
     assert "The trial & its <title>  3 tasks, 44 runs" in plain
-    order = [plain.index(f"{rank}   {method}") for rank, method in ((1, "good"), (2, "fair"))]
+    order = [plain.index(f"{rank}  {method}") for rank, method in ((1, "good"), (2, "fair"))]
     assert order == sorted(order)
     assert plain.count("●") == 4
     assert "─●─" in plain

@@ -27,6 +27,7 @@ HOSTILE = [
     "</script><!--<script>",
     "{{ 7 * 7 }} ${alert(1)} datum['x']",
     "javascript:alert(1)",
+    "a name that goes on and on, with_a_word_that_cannot_be_broken_" + 60 * "x",
 ]
 
 

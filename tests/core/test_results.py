@@ -294,6 +294,16 @@ def test_seeds_that_change_nothing_are_not_evidence(write) -> None:
     assert found.tests.low < found.tests.difference < found.tests.high
 
 
+def test_copies_count_for_the_interval_but_not_for_the_test(write) -> None:
+    """On u neither method depends on the seed: one pair of evidence, and no spread."""
+    results = write({("t", "a"): A, ("t", "b"): B, ("u", "a"): [0.9] * 8, ("u", "b"): [0.8] * 8})
+    found = results.compare("a", "b")
+    assert found.tests.n == 9
+    assert found.unit == "(task, seed) pairs"
+    alone = results.compare("a", "b", task="t").tests
+    assert found.tests.high - found.tests.low == pytest.approx((alone.high - alone.low) / 2, rel=0.05)
+
+
 def test_one_of_two_depends_on_the_seed(write) -> None:
     assert write({("t", "a"): A, ("t", "b"): [0.5] * 8}).compare("a", "b").tests.n == 8
 

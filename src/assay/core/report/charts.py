@@ -7,6 +7,7 @@ stand in data and in domains only, never in field names or expressions, which Ve
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -208,7 +209,7 @@ def _state_colour(values: Sequence[dict[str, Any]]) -> Any:
 def _tooltip(metric: Metric) -> list[Any]:
     import altair as alt
 
-    show = metric.format if metric.format[-1:] in "fge%" and metric.format[:1] == "." else ".4~g"
+    show = metric.format if re.fullmatch(r",?\.\d+[fge%]", metric.format) else ".4~g"
     ends = [alt.Tooltip(f"{name}:Q", format=show) for name in ("mean", "low", "high")]
     return [alt.Tooltip("method:N"), *ends, alt.Tooltip("runs:Q"), alt.Tooltip("failed:Q")]
 

@@ -76,12 +76,15 @@
   const PAGE = 25;
   const formatted = (value, format) => {
     if (value === null || value === undefined) return "–";
-    const found = /^\.(\d+)([fge%])$/.exec(format || "");
+    const found = /^(,?)\.(\d+)([fge%])$/.exec(format || "");
     if (!found) return String(Number(value.toPrecision(5)));
-    const digits = Number(found[1]);
-    if (found[2] === "f") return value.toFixed(digits);
-    if (found[2] === "e") return value.toExponential(digits);
-    if (found[2] === "%") return (100 * value).toFixed(digits) + "%";
+    const digits = Number(found[2]);
+    if (found[3] === "f" && found[1]) {
+      return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    }
+    if (found[3] === "f") return value.toFixed(digits);
+    if (found[3] === "e") return value.toExponential(digits);
+    if (found[3] === "%") return (100 * value).toFixed(digits) + "%";
     return String(Number(value.toPrecision(digits || 1)));
   };
   const seconds = (value) => (value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3))));

@@ -38,7 +38,7 @@ MAX_RUNS = 20_000
 MAX_DETAILS = 2_000
 MAX_CURVE_POINTS = 150_000
 MAX_CURVE_CHARTS = 24
-MAX_PANELS = 8
+MAX_PANELS = 10
 MAX_FAILURES = 100
 MAX_HEAT_METHODS = 60
 TRACEBACK_CHARACTERS = 8_000
@@ -141,8 +141,12 @@ def _section(results: Results, name: str, specs: list[charts.Spec]) -> dict[str,
         ]
         return section
     section["summary"] = _summary(results)
-    metrics = list(benchmark.metrics.values())[:MAX_PANELS]
-    section["panels"] = [_panel(results, metric, f"{name}-m{i}", specs) for i, metric in enumerate(metrics)]
+    known = [metric for metric in benchmark.metrics.values() if results.cells.scores(metric).n.any()] or [
+        benchmark.metric
+    ]
+    panels = enumerate(known[:MAX_PANELS])
+    section["panels"] = [_panel(results, metric, f"{name}-m{i}", specs) for i, metric in panels]
+    section["more_metrics"] = "; ".join(metric.title for metric in known[MAX_PANELS:])
     section["verdict"] = section["panels"][0]["verdict"]
     section |= _curves(results, section["panels"][0]["order"], specs)
     section |= _failures(results)

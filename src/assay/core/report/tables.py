@@ -198,7 +198,7 @@ def interval_text(low: float, high: float, metric: Metric) -> str:
     return UNKNOWN if math.isnan(low) else f"{low:{metric.format}} to {high:{metric.format}}"
 
 
-def against_first(row: LeaderboardRow) -> str:
+def against_first(row: LeaderboardRow, *, short: bool = False) -> str:
     """Whether a method is told apart from the first, in a few words."""
     if row.rank is None:
         return "no value"
@@ -206,6 +206,8 @@ def against_first(row: LeaderboardRow) -> str:
         return "too few pairs"
     if math.isnan(row.p):
         return ""
+    if short:
+        return "worse" if row.apart else "not apart"
     return p_text(row.p) if row.apart else f"not apart, {p_text(row.p)}"
 
 
@@ -292,12 +294,19 @@ def show(
 
     table = leaderboard_table(board)
     wide = console.width >= 100
-    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     drop = set() if wide else {"mean rank", "seconds"}
+    if not wide:
+        for row, cells in zip(board.rows, table.rows):
+            cells[table.header.index("against the first")] = against_first(row, short=True)
     kept = [j for j, name in enumerate(table.header) if name not in drop]
     for j in kept:
         side: Literal["left", "right"] = "right" if table.numeric[j] else "left"
-        grid.add_column(Text(printable(table.header[j])), justify=side, overflow="fold")
+        # Only methods and headings may be broken over lines.
+        least = None if j == 1 else max(len(cells[j]) for cells in table.rows)
+        most = max(least or 0, 11) if j in (2, 4) and not wide else None
+        heading = Text(printable(table.header[j]))
+        grid.add_column(heading, justify=side, overflow="fold", min_width=least, max_width=most)
         if wide and j == 3:
             grid.add_column("", no_wrap=True)
     plots = _interval_plots(board.rows, 25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -311,11 +312,16 @@ class Results:
         there = ~np.isnan(d[:, 0])
         d, task_of = d[there, 0], task_of[there]
         n_tasks = len(np.unique(task_of))
-        values = self.cells.pairs(chosen).values
-        copies = np.count_nonzero(~np.isnan(values[:, first] - values[:, second])) > len(d)
+        pairs = self.cells.pairs(chosen)
+        every = pairs.values[:, first] - pairs.values[:, second]
+        copies = np.count_nonzero(~np.isnan(every)) > len(d)
         # With one pair a task the only spread is that between tasks.
         over_tasks = len(d) == n_tasks > 1
         tests = compare.paired_tests(d, np.zeros(len(d)), None if over_tasks else task_of)
+        if copies and not over_tasks:
+            # For the interval the copies count: they show that the seed changes nothing there.
+            interval = compare.mean_intervals(every, pairs.task, np.zeros(len(self.tasks), dtype=np.int64))
+            tests = dataclasses.replace(tests, low=float(interval.low[0]), high=float(interval.high[0]))
         unit = "(task, seed) pairs"
         if copies and len(d) == n_tasks:
             unit = "tasks, on which seeds change nothing" if n_tasks > 1 else "task, on which seeds change nothing"
