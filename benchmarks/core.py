@@ -2,9 +2,9 @@
 
     make bench FIELD=core
 
-benchopt runs in an environment of its own (build/peers/core, made on the first call). Everything is measured on this machine in
-one run; the last lines are ``core <what>: ratio <r> target <t> ok|short``. A ratio above 1 means: faster than the rival, or
-better than the target where there is no rival for that work.
+benchopt runs in an environment of its own (build/peers/core, made on the first call). Everything is measured on this
+machine in one run; the last lines are ``core <what>: ratio <r> target <t> ok|short``. A ratio above 1 means: faster
+than the rival, or better than the target where there is no rival for that work.
 """
 
 from __future__ import annotations
@@ -110,7 +110,12 @@ def benchopt_seconds(n: int, jobs: int) -> float:
         )
         words = [str(PEER / "bin" / "benchopt"), "run", str(folder), "-n", "1", "-r", "1", "--no-plot", "--no-timeout"]
         began = time.perf_counter()
-        subprocess.run([*words, *(["-j", str(jobs)] if jobs > 1 else [])], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [*words, *(["-j", str(jobs)] if jobs > 1 else [])],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         return time.perf_counter() - began
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -140,7 +145,11 @@ def empty_runs(with_benchopt: bool) -> None:
             times.append((time.perf_counter() - began) / n)
     ours = statistics.median(times)
     theirs = statistics.median(joblib_cached(n, 1) / n for _ in range(3))
-    note("one empty run in this process (median of 3 x 2000)", f"{1e3 * ours:.2f} ms", f"joblib.Memory {1e3 * theirs:.2f} ms a call")
+    note(
+        "one empty run in this process (median of 3 x 2000)",
+        f"{1e3 * ours:.2f} ms",
+        f"joblib.Memory {1e3 * theirs:.2f} ms a call",
+    )
     verdict("an empty run in process against 2 ms", 2e-3 / ours, 1)
     if with_benchopt:
         few, many = benchopt_seconds(1, 1), benchopt_seconds(201, 1)
@@ -154,7 +163,11 @@ def empty_runs(with_benchopt: bool) -> None:
         benchmark.run(seeds=range(n), store=store, workers=2, progress=False)
         ours = n / (time.perf_counter() - began)
     theirs = n / joblib_cached(n, 2)
-    note("10,000 empty runs through 2 workers, start included", f"{ours:,.0f} runs/s", f"joblib.Parallel + Memory {theirs:,.0f} calls/s")
+    note(
+        "10,000 empty runs through 2 workers, start included",
+        f"{ours:,.0f} runs/s",
+        f"joblib.Parallel + Memory {theirs:,.0f} calls/s",
+    )
     verdict("empty runs through 2 workers against 500 a second", ours / 500, 1)
     if with_benchopt:
         few, many = benchopt_seconds(1, 2), benchopt_seconds(401, 2)

@@ -23,24 +23,24 @@ class _FieldGroup(TyperGroup):
     def _commands(self) -> Any:
         return typer.main.get_command(import_field(str(self.name), "cli").app)
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(self._commands.list_commands(ctx))
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return self._commands.get_command(ctx, cmd_name)
 
 
 class _Root(TyperGroup):
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *(f.name for f in FIELDS.values() if f.present and f.has_commands)]
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         field = FIELDS.get(cmd_name)
         if field is not None and field.present and field.has_commands:
             return _FieldGroup(name=field.name, help=f"{field.what[0].upper()}{field.what[1:]}.", no_args_is_help=True)
         return super().get_command(ctx, cmd_name)
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         """Errors of ours are one line and exit code 2; Ctrl-C is 130."""
         try:
             return super().invoke(ctx)
@@ -64,7 +64,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Plugin = Annotated[list[Path] | None, typer.Option("--plugin", help="Python file that adds methods, tasks or benchmarks.")]
+Plugin = Annotated[
+    list[Path] | None, typer.Option("--plugin", help="Python file that adds methods, tasks or benchmarks.")
+]
 StoreOption = Annotated[Path | None, typer.Option("--store", help="Folder of runs.  [default: $ASSAY_RUNS or runs]")]
 Names = Annotated[str, typer.Argument(metavar="BENCHMARK", help="A field, or a benchmark of a plug-in.")]
 
@@ -91,7 +93,13 @@ def list_(
         for head in ("field", "system", "what it does", ""):
             table.add_column(head)
         for field in FIELDS.values():
-            table.add_row(field.name, field.system, field.what, "" if field.present else "not yet", style=None if field.present else "dim")
+            table.add_row(
+                field.name,
+                field.system,
+                field.what,
+                "" if field.present else "not yet",
+                style=None if field.present else "dim",
+            )
         for name in _benchmarks(plugin) if plugin else ():
             if name not in FIELDS:
                 table.add_row(name, "plug-in", "", "")
@@ -102,7 +110,13 @@ def list_(
     for head, rows in (
         ("task", [(t.name, t.title or t.description) for t in chosen.tasks.values()]),
         ("method", [(m.name, m.title or m.description) for m in chosen.methods.values()]),
-        ("metric", [(m.name, f"{m.title}, {'higher' if m.higher_is_better else 'lower'} is better") for m in chosen.metrics.values()]),
+        (
+            "metric",
+            [
+                (m.name, f"{m.title}, {'higher' if m.higher_is_better else 'lower'} is better")
+                for m in chosen.metrics.values()
+            ],
+        ),
     ):
         table = Table(box=None, pad_edge=False)
         table.add_column(head)
@@ -116,9 +130,12 @@ def list_(
 @app.command()
 def run(
     benchmark: Names,
-    task: Annotated[list[str] | None, typer.Option("--task", "-t", help="Task, again for more.  [default: all]")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="Task, again for more.  [default: all]")
+    ] = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="Method, again for more; 'olvf(C=1)' sets parameters.  [default: all]")
+        list[str] | None,
+        typer.Option("--method", "-m", help="Method, again for more; 'olvf(C=1)' sets parameters.  [default: all]"),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Such as 0-4 or 0,7,9.  [default: the benchmark's]")] = None,
     workers: Annotated[int, typer.Option("--workers", "-w", min=0, help="Worker processes; 0 runs in this one.")] = 0,
@@ -137,9 +154,18 @@ def run(
     if metric is not None:
         chosen.get_metric(metric)
     results = chosen.run(
-        task or None, method or None, parse_seeds(seeds) if seeds else None, store=store, workers=workers, ray=ray,
-        timeout=timeout, memory=parse_bytes(memory) if memory else None, device=device, retry_failed=retry_failed, quick=quick,
-    )  # fmt: skip
+        task or None,
+        method or None,
+        parse_seeds(seeds) if seeds else None,
+        store=store,
+        workers=workers,
+        ray=ray,
+        timeout=timeout,
+        memory=parse_bytes(memory) if memory else None,
+        device=device,
+        retry_failed=retry_failed,
+        quick=quick,
+    )
     _show(results, metric)
     raise typer.Exit(results.exit_code)
 
@@ -306,7 +332,8 @@ def _checked(results: Results) -> Results:
         typer.echo(f"skipped {problem.path}: {problem.reason}", err=True)
     if not len(results):
         raise AssayError(
-            f"{results.store.root} holds no run of {results.benchmark.name} (protocol version {results.benchmark.version}); "
+            f"{results.store.root} holds no run of {results.benchmark.name} "
+            f"(protocol version {results.benchmark.version}); "
             f"make some with: assay run {results.benchmark.name} --quick"
         )
     return results

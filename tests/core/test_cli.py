@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from assay.cli import app
 from assay.core.registry import FIELDS
 
-PLUGIN = '''
+PLUGIN = """
 import numpy as np
 from assay.core.benchmark import Benchmark, Metric
 
@@ -41,7 +41,7 @@ def register(benchmarks):
     mine.add_method("off", Mean, bias=1.0, baseline=True)
     mine.add_method("broken", Broken)
     mine.quick(tasks=["ones"], methods=["mean", "off"], seeds=range(3))
-'''
+"""
 
 
 @pytest.fixture
@@ -99,7 +99,8 @@ def test_a_plugin_runs_from_grid_to_report(plugin, tmp_path):
 def test_several_methods_behind_one_option_and_parameters_in_the_name(plugin, tmp_path):
     store = str(tmp_path / "runs")
     done = assay(
-        "run", "mine", "--plugin", plugin, "--store", store, "--task", "ones", "--method", "mean", "off", "mean(bias=0.5)", "--seeds", "0,1",
+        "run", "mine", "--plugin", plugin, "--store", store, "--task", "ones",
+        "--method", "mean", "off", "mean(bias=0.5)", "--seeds", "0,1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = [json.loads(p.read_text()) for p in (tmp_path / "runs" / "mine").glob("*/run.json")]
@@ -108,7 +109,22 @@ def test_several_methods_behind_one_option_and_parameters_in_the_name(plugin, tm
 
 
 def test_a_failed_run_gives_exit_code_1_and_is_shown(plugin, tmp_path):
-    done = assay("run", "mine", "--plugin", plugin, "--store", str(tmp_path / "r"), "-t", "ones", "-m", "broken", "-m", "mean", "--seeds", "0")
+    done = assay(
+        "run",
+        "mine",
+        "--plugin",
+        plugin,
+        "--store",
+        str(tmp_path / "r"),
+        "-t",
+        "ones",
+        "-m",
+        "broken",
+        "-m",
+        "mean",
+        "--seeds",
+        "0",
+    )
     assert done.returncode == 1
     assert "out of order" in done.stdout
     assert "Traceback" not in done.stderr
@@ -157,7 +173,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path):
     path.write_text(PLUGIN.replace("    x = task.data()", "    import time; time.sleep(0.3)\n    x = task.data()"))
     store = tmp_path / "runs"
     process = subprocess.Popen(
-        [sys.executable, "-m", "assay", "run", "mine", "--plugin", str(path), "--store", str(store), "-m", "mean", "--seeds", "0-99", "-w", "2"],
+        [sys.executable, "-m", "assay", "run", "mine", "--plugin", str(path), "--store", str(store), "-m", "mean",
+         "--seeds", "0-99", "-w", "2"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     while not list(store.glob("mine/*/run.json")):
@@ -179,15 +196,22 @@ def test_a_missing_extra_is_one_line_with_the_command(monkeypatch):
         raise ModuleNotFoundError("No module named 'numba'", name="numba")
 
     monkeypatch.setattr(registry.importlib, "import_module", without)
-    with pytest.raises(MissingExtraError, match=r"assay.streams needs the package 'numba'; install it with: pip install 'assay\[streams\]'"):
+    with pytest.raises(
+        MissingExtraError,
+        match=r"assay.streams needs the package 'numba'; install it with: pip install 'assay\[streams\]'",
+    ):
         registry.import_field("streams")
 
 
 def test_an_entry_point_of_another_package_adds_a_benchmark(tmp_path):
     package = tmp_path / "site"
     (package / "other_pkg-1.0.dist-info").mkdir(parents=True)
-    (package / "other_pkg-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other-pkg\nVersion: 1.0\n")
-    (package / "other_pkg-1.0.dist-info" / "entry_points.txt").write_text("[assay.benchmarks]\nmine = other_pkg:register\n")
+    (package / "other_pkg-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: other-pkg\nVersion: 1.0\n"
+    )
+    (package / "other_pkg-1.0.dist-info" / "entry_points.txt").write_text(
+        "[assay.benchmarks]\nmine = other_pkg:register\n"
+    )
     (package / "other_pkg.py").write_text(PLUGIN)
     done = assay("run", "mine", "--quick", "--store", str(tmp_path / "r"), "-w", "1", PYTHONPATH=str(package))
     assert done.returncode == 0, done.stderr

@@ -124,7 +124,13 @@ def test_switched_off_and_by_hand_say_what_to_do(cache, monkeypatch):
         DataSource("f", "a.csv", "file:///etc/passwd").fetch(offline=False)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=20))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+        max_leaves=20,
+    )
+)
 def test_equal_data_has_an_equal_fingerprint(value):
     import copy
 
@@ -136,9 +142,9 @@ def test_different_data_has_a_different_fingerprint():
     import scipy.sparse as sp
 
     values = [
-        np.arange(4), np.arange(4.0), np.arange(4).reshape(2, 2), [0, 1, 2, 3], [[0, 1], [2, 3]], "0123", b"0123", {"a": 1},
-        {"a": 2}, {"b": 1}, 1, 1.0, True, None, pd.DataFrame({"a": [1, 2]}), pd.DataFrame({"b": [1, 2]}), sp.eye(2).tocsr(),
-        np.array(["a", None], dtype=object),
+        np.arange(4), np.arange(4.0), np.arange(4).reshape(2, 2), [0, 1, 2, 3], [[0, 1], [2, 3]], "0123", b"0123",
+        {"a": 1}, {"a": 2}, {"b": 1}, 1, 1.0, True, None, pd.DataFrame({"a": [1, 2]}), pd.DataFrame({"b": [1, 2]}),
+        sp.eye(2).tocsr(), np.array(["a", None], dtype=object),
     ]  # fmt: skip
     assert len({fingerprint(v) for v in values}) == len(values)
     with pytest.raises(DataError, match="give the task a fingerprint"):

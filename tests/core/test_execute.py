@@ -69,7 +69,9 @@ def essence(store: Path, benchmark: str = "coin") -> dict[str, tuple]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_grid_gives_a_record_a_cell(tmp_path, workers):
-    results = make_benchmark().run(methods=["good", "better"], seeds=range(3), store=tmp_path, workers=workers, progress=False)
+    results = make_benchmark().run(
+        methods=["good", "better"], seeds=range(3), store=tmp_path, workers=workers, progress=False
+    )
     assert len(results) == 2 * 2 * 3
     assert results.exit_code == 0
     record = results.records[0]
@@ -121,7 +123,9 @@ def test_changed_data_or_version_is_run_again(tmp_path):
     ],
 )
 def test_a_failed_run_is_a_record_and_stops_nothing(tmp_path, word, kind, message):
-    results = make_benchmark().run(tasks=["ones"], methods=[word, "good"], seeds=range(2), store=tmp_path, progress=False)
+    results = make_benchmark().run(
+        tasks=["ones"], methods=[word, "good"], seeds=range(2), store=tmp_path, progress=False
+    )
     assert results.exit_code == 1
     assert [r.failure.type for r in results.failures] == [kind] * 2
     assert message in results.failures[0].failure.message
@@ -219,7 +223,9 @@ def test_an_instance_or_a_class_of_the_users_is_a_method(tmp_path):
 
     benchmark = Benchmark("own", "Own", [Metric("error", higher_is_better=False)], evaluate)
     benchmark.add_task("ones", lambda: np.ones(1))
-    results = benchmark.run(methods={"mine": Guess(0.5), "class": Guess}, seeds=range(2), store=tmp_path, progress=False)
+    results = benchmark.run(
+        methods={"mine": Guess(0.5), "class": Guess}, seeds=range(2), store=tmp_path, progress=False
+    )
     assert sorted(results.columns["m:error"]) == [1.0, 1.0, 1.5, 1.5]
     assert json.loads(results.columns["params"][-1]) == {"bias": 0.5}
     changed = benchmark.run(methods={"mine": Guess(0.75)}, seeds=range(2), store=tmp_path, progress=False)

@@ -38,7 +38,9 @@ def make_benchmark() -> Benchmark:
 
 def test_records_are_those_of_a_run_in_this_process(cluster, tmp_path):
     a = make_benchmark().run(methods=["good", "raise"], seeds=range(4), store=tmp_path / "here", progress=False)
-    b = make_benchmark().run(methods=["good", "raise"], seeds=range(4), store=tmp_path / "there", ray="auto", progress=False)
+    b = make_benchmark().run(
+        methods=["good", "raise"], seeds=range(4), store=tmp_path / "there", ray="auto", progress=False
+    )
     assert a.columns["key"].tolist() == b.columns["key"].tolist()
     np.testing.assert_array_equal(a.columns["m:error"], b.columns["m:error"])
     assert b.columns["status"].tolist().count("failed") == 4
@@ -53,10 +55,10 @@ def test_a_killed_ray_worker_is_one_failed_record(cluster, tmp_path):
 
 
 def test_a_machine_that_does_not_see_the_store_sends_its_files(cluster, tmp_path):
+    import cloudpickle
+
     from assay.core.execute import Grid, Job, _ray_work, _unpack
     from assay.core.store import Store
-
-    import cloudpickle
 
     benchmark = make_benchmark()
     grid = Grid(benchmark, list(benchmark.tasks.values()), [benchmark.methods["good"]], tmp_path / "elsewhere")

@@ -13,10 +13,14 @@ from assay.core.run import RunRecord
 from assay.core.store import Store
 
 
-def save(store: Store, key: str, seed: int = 0, *, status: str = "ok", value: float = 0.5, benchmark: str = "b") -> RunRecord:
+def save(
+    store: Store, key: str, seed: int = 0, *, status: str = "ok", value: float = 0.5, benchmark: str = "b"
+) -> RunRecord:
     store.prepare(benchmark)
     metrics = {"acc": value} if status == "ok" else {}
-    record = RunRecord(key=key, benchmark=benchmark, version="1", task="t", method="m", seed=seed, status=status, metrics=metrics)
+    record = RunRecord(
+        key=key, benchmark=benchmark, version="1", task="t", method="m", seed=seed, status=status, metrics=metrics
+    )
     return store.commit(record, store.stage(benchmark, key))
 
 
@@ -117,10 +121,15 @@ def test_new_metrics_get_columns_of_their_own(tmp_path):
     store = Store(tmp_path)
     save(store, "k1")
     rows(store)
-    record = RunRecord(key="k2", benchmark="b", version="1", task="t'x", method='m"y', seed=1, status="ok", metrics={"loss'": 2.0})
+    record = RunRecord(
+        key="k2", benchmark="b", version="1", task="t'x", method='m"y', seed=1, status="ok", metrics={"loss'": 2.0}
+    )
     store.commit(record, store.stage("b", "k2"))
     connection = store.connect("b")
-    assert connection.execute('SELECT "m:acc", "m:loss\'" FROM runs ORDER BY key').fetchall() == [(0.5, None), (None, 2.0)]
+    assert connection.execute('SELECT "m:acc", "m:loss\'" FROM runs ORDER BY key').fetchall() == [
+        (0.5, None),
+        (None, 2.0),
+    ]
 
 
 def test_a_store_that_cannot_be_written_can_be_read(tmp_path):

@@ -14,8 +14,8 @@ from assay.streams.normalize import NORMALIZERS
 
 SMALL = {
     "dynfo": {"M": 20, "N": 100, "delta": 0.1}, "orf3v": {"forest_size": 5}, "aux_net": {"hidden": 8},
-    "aux_drop_odl": {"hidden": 8, "layers": 3}, "aux_drop_ogd": {"hidden": 8, "layers": 3}, "packet_lstm": {"hidden": 8},
-    "hi2": {"size": 16},
+    "aux_drop_odl": {"hidden": 8, "layers": 3}, "aux_drop_ogd": {"hidden": 8, "layers": 3},
+    "packet_lstm": {"hidden": 8}, "hi2": {"size": 16},
 }  # fmt: skip
 
 
@@ -105,7 +105,9 @@ def test_haphazard_1_0_9_chi2_of_nb3_is_the_contingency_statistic():
 
     rng = np.random.default_rng(0)
     for a, b, c, d in rng.integers(1, 40, size=(50, 4)):
-        assert chi2(a, b, c, d) == pytest.approx(chi2_contingency([[a, b], [c, d]], correction=False).statistic, rel=1e-10)
+        assert chi2(a, b, c, d) == pytest.approx(
+            chi2_contingency([[a, b], [c, d]], correction=False).statistic, rel=1e-10
+        )
 
 
 def test_haphazard_1_0_4_dynfo_scores_are_signed_and_rank():
@@ -117,7 +119,9 @@ def test_haphazard_1_0_4_dynfo_scores_are_signed_and_rank():
     assert roc_auc_score(result.labels, result.scores) > 0.85
 
 
-@pytest.mark.parametrize(("name", "params"), [("fae", {"p": 1, "f": 0.0}), ("dynfo", {"M": 1, "N": 5, "theta1": 0.99, "epsilon": 0.5})])
+@pytest.mark.parametrize(
+    ("name", "params"), [("fae", {"p": 1, "f": 0.0}), ("dynfo", {"M": 1, "N": 5, "theta1": 0.99, "epsilon": 0.5})]
+)
 def test_haphazard_1_0_5_dropping_the_last_learner_is_survived(name, params):
     model = make(name, **params)
     result = run(model, from_dicts(emerging(200), classes=(0, 1)), normalizer="none", seed=0)
@@ -144,10 +148,14 @@ def test_haphazard_1_2_8_empty_rows_are_scored_and_learned(name):
 
 def test_haphazard_pins_no_version_is_pinned_and_nothing_is_compiled_at_installation():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    wanted = project["project"]["dependencies"] + [d for e in ("streams", "streams-neural") for d in project["project"]["optional-dependencies"][e]]
+    wanted = project["project"]["dependencies"] + [
+        d for e in ("streams", "streams-neural") for d in project["project"]["optional-dependencies"][e]
+    ]
     assert not [d for d in wanted if "==" in d or "<" in d]
     assert project["build-system"]["build-backend"] == "hatchling.build"
-    assert not list((Path(__file__).parents[2] / "src").rglob("*.c")) + list((Path(__file__).parents[2] / "src").rglob("*.pyx"))
+    assert not list((Path(__file__).parents[2] / "src").rglob("*.c")) + list(
+        (Path(__file__).parents[2] / "src").rglob("*.pyx")
+    )
 
 
 def test_the_review_needed_days_for_fae_whose_ensemble_is_bounded_here():

@@ -24,7 +24,7 @@ def test_the_regime_is_recognised(name, seed):
 
 def test_availability_against_numpy():
     stream = load("wdbc").masked("bursts", seed=0)
-    X, y = stream.arrays()
+    X, _ = stream.arrays()
     found = inspect_stream(stream, bins=10)
     assert found.empty_rows == int(np.isnan(X).all(axis=1).sum())
     assert found.labels == {0: 357, 1: 212}
@@ -36,7 +36,9 @@ def test_availability_against_numpy():
         runs = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
         assert f.mean_run == pytest.approx(np.mean([len(r) for r in runs]))
         assert f.over_time.shape == (10,)
-        assert np.average(f.over_time, weights=np.diff(np.linspace(0, 569, 11).astype(int))) == pytest.approx(there.mean())
+        assert np.average(f.over_time, weights=np.diff(np.linspace(0, 569, 11).astype(int))) == pytest.approx(
+            there.mean()
+        )
 
 
 def test_an_empty_stream_and_a_full_one():
@@ -48,17 +50,34 @@ def test_an_empty_stream_and_a_full_one():
 
 def test_commands_inspect_make_and_run(tmp_path):
     runner = CliRunner()
-    made = runner.invoke(app, ["streams", "make", "rbf", str(tmp_path / "r.csv"), "--rows", "600", "--columns", "4", "--regime", "bursts"])
+    made = runner.invoke(
+        app,
+        ["streams", "make", "rbf", str(tmp_path / "r.csv"), "--rows", "600", "--columns", "4", "--regime", "bursts"],
+    )
     assert made.exit_code == 0, made.output
-    seen = runner.invoke(app, ["streams", "inspect", str(tmp_path / "r.csv"), "--label", "label", "--plot", str(tmp_path / "a.png")])
+    seen = runner.invoke(
+        app, ["streams", "inspect", str(tmp_path / "r.csv"), "--label", "label", "--plot", str(tmp_path / "a.png")]
+    )
     assert "600 rows, 4 features" in seen.output
     assert "bursts" in seen.output
     assert (tmp_path / "a.png").stat().st_size > 5000
-    words = ["streams", "run", str(tmp_path / "r.csv"), "--label", "label", "-m", "majority", "-m", "masked_pa(C=0.1)", "-o", str(tmp_path / "out")]
+    words = [
+        "streams",
+        "run",
+        str(tmp_path / "r.csv"),
+        "--label",
+        "label",
+        "-m",
+        "majority",
+        "-m",
+        "masked_pa(C=0.1)",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     ran = runner.invoke(app, words)
     assert ran.exit_code == 0, ran.output
     assert "masked_pa(C=0.1)" in ran.output
-    assert (tmp_path / "out" / "masked_pa" / "rows.parquet").exists()
+    assert (tmp_path / "out" / "masked_pa_C=0.1_" / "rows.parquet").exists()
     bad = runner.invoke(app, ["streams", "run", str(tmp_path / "r.csv"), "--label", "lable"])
     assert bad.exit_code == 2
     listed = runner.invoke(app, ["streams", "models"], env={"COLUMNS": "200"})

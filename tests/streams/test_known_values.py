@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import sklearn.metrics as sk
 
-from assay.streams import from_arrays, load, make_model, metrics, normalizer, regime, run
+from assay.streams import from_arrays, load, metrics, normalizer, regime, run
 from assay.streams.contract import check_causal, easy_stream
 from assay.streams.models import MODELS, model_class
 from assay.streams.normalize import NORMALIZERS, ZScore
@@ -182,8 +182,8 @@ def test_check_7_the_copula_stays_a_correlation_matrix_and_finds_rho():
 def test_check_8_aux_drop_drops_a_share_p_of_its_neurons(present):
     """Mean over 10,000 rows within 1 % of pJ.
 
-    That with p = 0 and all features present it is a plain network, and that Hedge weights sum to 1 above their floor, is
-    tested in test_aux_drop.py and test_aux_net.py.
+    That with p = 0 and all features present it is a plain network, and that Hedge weights sum to 1 above their floor,
+    is tested in test_aux_drop.py and test_aux_net.py.
     """
     from assay.streams.models.neural.aux_drop import _drop
 
@@ -228,7 +228,9 @@ def test_check_9_levels_on_spambase_on_every_mask(public_stream, name, auroc, ba
     table = public_stream("spambase")
     spread = []
     for seed in range(5):
-        result = run(name, table.masked("probabilistic", p=0.5, seed=seed, empty="one"), metrics=["auroc", "balanced_accuracy"])
+        result = run(
+            name, table.masked("probabilistic", p=0.5, seed=seed, empty="one"), metrics=["auroc", "balanced_accuracy"]
+        )
         assert result.metrics["auroc"] >= auroc, f"mask {seed}"
         assert result.metrics["balanced_accuracy"] >= balanced, f"mask {seed}"
         spread.append(result.metrics["balanced_accuracy"])
@@ -248,7 +250,9 @@ def test_check_10_no_normaliser_or_regime_looks_ahead(norm, kind):
     garbage, labels = X.copy(), y.copy()
     garbage[200:], labels[200:] = 1e7, 1 - labels[200:]
     a, b = (
-        run("masked_pa", from_arrays(t, u, classes=(0, 1)).masked(kind, seed=1), normalizer=norm, metrics=["accuracy"]).scores
+        run(
+            "masked_pa", from_arrays(t, u, classes=(0, 1)).masked(kind, seed=1), normalizer=norm, metrics=["accuracy"]
+        ).scores
         for t, u in ((X, y), (garbage, labels))
     )
     np.testing.assert_array_equal(a[:200], b[:200])
@@ -277,8 +281,14 @@ def test_check_10_names_and_order_of_columns_do_not_matter(name):
 
 @pytest.mark.parametrize("name", [n for n in MODELS if not model_class(n).deterministic and n != "hi2"])
 def test_check_10_seeded_models_are_as_good_whatever_the_order(name):
-    """Other slots get other random numbers, so the scores differ; over ten seeds the mean AUROC does not (2 sd of it)."""
-    areas = np.array([[sk.roc_auc_score(y[80:], s[80:]) for s in (a, b)] for y, a, b in (shuffled_columns(name, i) for i in range(10))])
+    """Other slots get other random numbers, so the scores differ; over ten seeds the mean AUROC does not (2 sd of
+    it)."""
+    areas = np.array(
+        [
+            [sk.roc_auc_score(y[80:], s[80:]) for s in (a, b)]
+            for y, a, b in (shuffled_columns(name, i) for i in range(10))
+        ]
+    )
     gap = areas[:, 0] - areas[:, 1]
     assert abs(gap.mean()) <= 2.5 * gap.std(ddof=1) / np.sqrt(10) + 1e-9
 
@@ -294,7 +304,9 @@ def test_check_11_metrics_are_scikit_learns():
         assert metrics.auroc(y, score) == pytest.approx(expected, abs=1e-12)
         precision = sk.average_precision_score(y, score) if k == 2 else sk.average_precision_score(np.eye(3)[y], s)
         assert metrics.auprc(y, score) == pytest.approx(precision, abs=1e-12)
-        assert metrics.balanced_accuracy(y, predicted) == pytest.approx(sk.balanced_accuracy_score(y, predicted), abs=1e-12)
+        assert metrics.balanced_accuracy(y, predicted) == pytest.approx(
+            sk.balanced_accuracy_score(y, predicted), abs=1e-12
+        )
     y = np.array([0, 1, 1, 0, 1, 0, 0, 1])  # class 2 has not come yet
     s = rng.normal(size=(8, 3))
     assert metrics.auroc(y, s) == pytest.approx(np.mean([sk.roc_auc_score(y == c, s[:, c]) for c in (0, 1)]), abs=1e-12)

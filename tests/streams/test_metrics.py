@@ -97,7 +97,9 @@ def test_sliding_and_faded_figures_against_loops():
         metric = m.METRICS[name]
         windowed = m.sliding(metric, y, s, p, 100, points)
         given_ = s if metric.needs == "scores" else p
-        assert windowed == pytest.approx([metric.function(y[max(0, t - 100) : t], given_[max(0, t - 100) : t]) for t in points])
+        assert windowed == pytest.approx(
+            [metric.function(y[max(0, t - 100) : t], given_[max(0, t - 100) : t]) for t in points]
+        )
     fading = m.faded(m.METRICS["accuracy"], y, s, p, 0.99, points)
     for t, value in zip(points, fading, strict=True):
         weights = 0.99 ** np.arange(t - 1, -1, -1.0)

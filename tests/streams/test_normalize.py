@@ -31,7 +31,9 @@ def test_rows_and_blocks_give_the_same_and_a_pass_starts_afresh(name):
     block = RowBlock.from_array(masked())
     whole = normalizer(name).transform_block(block).values
     one = normalizer(name)
-    np.testing.assert_array_equal(whole, np.concatenate([one.transform_one(block.row(t)).values for t in range(len(block))]))
+    np.testing.assert_array_equal(
+        whole, np.concatenate([one.transform_one(block.row(t)).values for t in range(len(block))])
+    )
     np.testing.assert_array_equal(whole, normalizer(one).transform_block(block).values)
     resumed = normalizer(name)
     resumed.transform_block(block.slice(0, 50))

@@ -95,7 +95,6 @@ def test_a_delay_of_zero_is_the_plain_pass_for_every_path():
     np.testing.assert_array_equal(fast.scores, by_row)
 
 
-
 @pytest.mark.parametrize("name", [n for n, (module, _) in MODELS.items() if module != "neural"])
 @pytest.mark.parametrize("delay", [0, 3])
 def test_a_pass_that_was_killed_goes_on_and_ends_with_the_same_bits(tmp_path, name, delay):
@@ -139,7 +138,11 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 
 
 def test_two_passes_over_one_stream_are_the_same():
-    for stream in (load("wdbc").masked("bursts"), make_stream("words", 500, 8).stream, make_stream("rbf", 1500, 4).stream):
+    for stream in (
+        load("wdbc").masked("bursts"),
+        make_stream("words", 500, 8).stream,
+        make_stream("rbf", 1500, 4).stream,
+    ):
         a, b = run("masked_pa", stream), run("masked_pa", stream)
         np.testing.assert_array_equal(a.scores, b.scores)
 
@@ -214,7 +217,9 @@ def test_curves_blocks_and_recovery():
     assert values[-1] == pytest.approx(result.metrics["accuracy"])
     assert result.change_points == [113, 227, 341, 455]
     blocks = result.per_block("accuracy")
-    assert blocks == pytest.approx([correct[a:b].mean() for a, b in zip([0, 113, 227, 341, 455], [113, 227, 341, 455, 569], strict=True)])
+    assert blocks == pytest.approx(
+        [correct[a:b].mean() for a, b in zip([0, 113, 227, 341, 455], [113, 227, 341, 455, 569], strict=True)]
+    )
     assert len(result.recovery()) == 4
     with pytest.raises(StreamError, match="'window', 'fading' or 'cumulative'"):
         result.curve("accuracy", "monthly")
@@ -277,7 +282,9 @@ def test_imputers_fill_from_the_past_only():
 
 
 def test_memory_does_not_grow_with_the_stream():
-    short, long = (run("masked_logistic", make_stream("linear_drift", n, 6).stream, metrics=["accuracy"]) for n in (2000, 20_000))
+    short, long = (
+        run("masked_logistic", make_stream("linear_drift", n, 6).stream, metrics=["accuracy"]) for n in (2000, 20_000)
+    )
     assert long.peak_state_bytes == short.peak_state_bytes
 
 

@@ -1,4 +1,5 @@
-"""Masks: exact counts where they are exact, distributions where they are random, and independence of how blocks are cut."""
+"""Masks: exact counts where they are exact, distributions where they are random, and independence of how blocks are
+cut."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def test_a_mask_does_not_depend_on_how_blocks_are_cut(kind: Regime, size):
     with_rule = kind.mask(200, 9, seed=4, empty="one")
     present = np.ones((200, 9), dtype=bool)
     blocks = [present[i : i + size] for i in range(0, 200, size)]
-    np.testing.assert_array_equal(with_rule, np.concatenate(list(masked_blocks(kind, 200, 9, 4, blocks, empty="one", size=size))))
+    np.testing.assert_array_equal(
+        with_rule, np.concatenate(list(masked_blocks(kind, 200, 9, 4, blocks, empty="one", size=size)))
+    )
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda r: r.name)

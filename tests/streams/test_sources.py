@@ -96,9 +96,7 @@ def test_libsvm_absent_and_zero(tmp_path):
 
 
 def test_frames_with_text_booleans_and_missing_labels():
-    frame = pd.DataFrame(
-        {"note": ["Pump pump stuck", None, "all fine"], "on": [True, False, True], "y": [1, None, 0]}
-    )
+    frame = pd.DataFrame({"note": ["Pump pump stuck", None, "all fine"], "on": [True, False, True], "y": [1, None, 0]})
     stream = from_frame(frame, "y", text=["note"])
     got = rows(stream)
     assert got[0] == ({"note:pump": 2.0, "note:stuck": 1.0, "on=True": 1.0}, 1.0)
@@ -151,9 +149,10 @@ def test_blocks_of_rows_and_of_arrays_agree():
 @pytest.mark.parametrize(
     ("name", "shape", "positives"),
     [
-        ("wdbc", (569, 30), 212), ("wpbc", (198, 33), 47), ("ionosphere", (351, 34), 225), ("australian", (690, 14), 307),
-        ("wbc", (699, 9), 241), ("diabetes_f", (768, 8), 268), ("german", (1000, 24), 700), ("krvskp", (3196, 36), 1669),
-        ("spambase", (4601, 57), 1813), ("magic04", (19020, 10), 12332),
+        ("wdbc", (569, 30), 212), ("wpbc", (198, 33), 47), ("ionosphere", (351, 34), 225),
+        ("australian", (690, 14), 307), ("wbc", (699, 9), 241), ("diabetes_f", (768, 8), 268),
+        ("german", (1000, 24), 700), ("krvskp", (3196, 36), 1669), ("spambase", (4601, 57), 1813),
+        ("magic04", (19020, 10), 12332),
     ],
 )  # fmt: skip
 def test_public_tables_have_their_published_shape_and_classes(public_stream, name, shape, positives):
@@ -192,7 +191,9 @@ def test_files_for_the_user_to_get_are_read_when_they_are_there(tmp_path, monkey
         "@relation b\n@attribute Area integer\n@attribute Class {SEKER,BOMBAY}\n@data\n1,SEKER\n2,BOMBAY\n"
     )
     assert rows(load("dry_bean")) == [({"Area": 1.0}, "SEKER"), ({"Area": 2.0}, "BOMBAY")]
-    (tmp_path / "diabetic_data.csv").write_text("encounter_id,patient_nbr,race,age,readmitted\n1,2,?,[0-10),<30\n3,4,Asian,[10-20),NO\n")
+    (tmp_path / "diabetic_data.csv").write_text(
+        "encounter_id,patient_nbr,race,age,readmitted\n1,2,?,[0-10),<30\n3,4,Asian,[10-20),NO\n"
+    )
     assert rows(load("diabetes_us")) == [({"age=[0-10)": 1.0}, 1), ({"race=Asian": 1.0, "age=[10-20)": 1.0}, 0)]
     for name, text in (("pos/1.txt", "Good film"), ("neg/2.txt", "bad Film film")):
         (tmp_path / "aclImdb" / name).parent.mkdir(parents=True, exist_ok=True)

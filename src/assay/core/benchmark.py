@@ -1,7 +1,7 @@
 """What is compared, and how it is judged: `Benchmark`, `Task`, `Method`, `Metric`.
 
-A benchmark is wired up in one file of a field and knows nothing of processes, files or statistics; `Benchmark.run` hands it
-to `assay.core.execute`.
+A benchmark is wired up in one file of a field and knows nothing of processes, files or statistics; `Benchmark.run`
+hands it to `assay.core.execute`.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Metric:
 class Task:
     """A data set with a protocol around it.
 
-    ``load(**params)`` gives the data; whatever it returns is what the benchmark's ``evaluate`` understands. It is loaded
-    once in a process and shared by the runs there, so methods must not change it.
+    ``load(**params)`` gives the data; whatever it returns is what the benchmark's ``evaluate`` understands. It is
+    loaded once in a process and shared by the runs there, so methods must not change it.
 
     Parameters
     ----------
     fingerprint : str or callable, optional
-        Identity of the data. By default the loaded data is hashed (arrays, frames, plain containers, or an object with a
-        method ``fingerprint()``); give a string where loading only to hash would cost too much.
+        Identity of the data. By default the loaded data is hashed (arrays, frames, plain containers, or an object with
+        a method ``fingerprint()``); give a string where loading only to hash would cost too much.
     """
 
     name: str
@@ -188,7 +188,9 @@ class Benchmark:
         if not metrics:
             raise AssayError(f"benchmark {name!r} has no metric")
         if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
-            raise AssayError(f"{name!r} cannot name a benchmark: letters, digits, - and _ only (it is the name of a folder)")
+            raise AssayError(
+                f"{name!r} cannot name a benchmark: letters, digits, - and _ only (it is the name of a folder)"
+            )
         self.name = name
         self.title = title
         self.metrics = {metric.name: metric for metric in metrics}
@@ -309,7 +311,8 @@ class Benchmark:
         Parameters
         ----------
         tasks, methods : iterable of str, optional
-            Names, or patterns such as ``"wdbc*"``; default: the full grid. ``methods`` may also map new names to instances, classes or factories of your own.
+            Names, or patterns such as ``"wdbc*"``; default: the full grid. ``methods`` may also map new names to
+            instances, classes or factories of your own.
         seeds : iterable of int, optional
         store : path, optional
             Folder of runs; default ``$ASSAY_RUNS`` or ``runs``.
@@ -363,7 +366,8 @@ class Benchmark:
 
 
 def _expanded(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Names with patterns (``*``, ``?``) replaced by what they match; a pattern that matches nothing stays, to be an error."""
+    """Names with patterns (``*``, ``?``) replaced by what they match; a pattern that matches nothing stays, to be an
+    error."""
     found: list[str] = []
     for name in names:
         matches = fnmatch.filter(known, name) if "(" not in name and any(c in name for c in "*?") else []
@@ -458,7 +462,9 @@ def source_digest(factory: Any) -> str:
         text = inspect.getsource(factory)
     except (OSError, TypeError):
         code = getattr(factory, "__code__", None)
-        text = code.co_code.hex() + repr(code.co_consts) if code else repr(getattr(factory, "__qualname__", type(factory)))
+        text = (
+            code.co_code.hex() + repr(code.co_consts) if code else repr(getattr(factory, "__qualname__", type(factory)))
+        )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

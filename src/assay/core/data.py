@@ -42,7 +42,8 @@ class DataSource:
     size : int
         Bytes, for `assay data list`; 0 if unknown.
     also : tuple of str
-        Other names under which the same data is accepted in the user's folders (uncompressed, say); not checked by hash.
+        Other names under which the same data is accepted in the user's folders (uncompressed, say); not checked by
+        hash.
 
     Examples
     --------
@@ -127,7 +128,9 @@ class DataSource:
             scheme = urllib.parse.urlsplit(self.url).scheme
             if scheme not in ("http", "https", "ftp"):
                 raise DataError(f"{self.url} is not an address that can be downloaded (http, https, ftp)")
-            downloader = pooch.HTTPDownloader(progressbar=False, timeout=30) if scheme != "ftp" else pooch.FTPDownloader()
+            downloader = (
+                pooch.HTTPDownloader(progressbar=False, timeout=30) if scheme != "ftp" else pooch.FTPDownloader()
+            )
             downloader(self.url, str(part), None)
             self._verify(part, fresh=True)
             os.replace(part, target)
@@ -136,8 +139,8 @@ class DataSource:
         except OSError as error:  # requests' exceptions are OSErrors
             if error.errno == errno.ENOSPC:
                 raise DataError(
-                    f"the disk is full: {self.filename} could not be saved in {target.parent}. Make room, or name another "
-                    f"folder with {CACHE_DIR}"
+                    f"the disk is full: {self.filename} could not be saved in {target.parent}. Make room, or name "
+                    f"another folder with {CACHE_DIR}"
                 ) from error
             reason = " ".join(str(error).split())[:200]
             raise DataError(

@@ -1,13 +1,14 @@
 """Run a grid: here, in worker processes (loky), or on a Ray cluster. Same jobs, same records.
 
-Worker processes are lanes of one process each, so that a process killed by the kernel takes exactly one run with it, which
-becomes a failed record, while the other lanes go on.
+Worker processes are lanes of one process each, so that a process killed by the kernel takes exactly one run with it,
+which becomes a failed record, while the other lanes go on.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, done: int, total: int, store: Store) -> None:
         self.done, self.total, self.store = done, total, store
         super().__init__(
-            f"interrupted: {done} of {total} runs are finished and kept in {store.root}; run the same command again to go on"
+            f"interrupted: {done} of {total} runs are finished and kept in {store.root}; "
+            f"run the same command again to go on"
         )
 
 
@@ -191,9 +194,15 @@ def perform(grid: Grid, job: Job, store: Store, report: Callable[[float, str], N
             outcome = {"status": "failed", "failure": _failure(error)}
         said = list(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in heard))[:20]
         record = grid.record(
-            job, **outcome, notes=context.notes, warnings=said, started=meter.started, wall_seconds=meter.wall, cpu_seconds=meter.cpu,
+            job,
+            **outcome,
+            notes=context.notes,
+            warnings=said,
+            started=meter.started,
+            wall_seconds=meter.wall,
+            cpu_seconds=meter.cpu,
             peak_memory_bytes=meter.peak,
-        )  # fmt: skip
+        )
         return store.commit(record, staged).status
 
 
@@ -217,8 +226,7 @@ def _now() -> str:
 def _run_here(grid: Grid, todo: Sequence[Job], store: Store, display: _Display) -> None:
     for job in todo:
         display.at(0, grid.describe(job))
-        status = perform(grid, job, store, lambda fraction, text, job=job: display.at(0, grid.describe(job), fraction, text))
-        display.finished(status)
+        display.finished(perform(grid, job, store, partial(display.at, 0, grid.describe(job))))
 
 
 # -- in worker processes ---------------------------------------------------------------------------------------------
@@ -376,7 +384,9 @@ class _Queue:
 
     def take(self, lanes: int) -> list[Job]:
         with self.lock:
-            size = 1 if self.single else max(1, min(int(BATCH_SECONDS / self.seconds), len(self.jobs) // (2 * lanes), 256))
+            size = (
+                1 if self.single else max(1, min(int(BATCH_SECONDS / self.seconds), len(self.jobs) // (2 * lanes), 256))
+            )
             return [self.jobs.popleft() for _ in range(min(size, len(self.jobs)))]
 
     def learn(self, seconds: Sequence[float]) -> None:
@@ -443,7 +453,7 @@ def _run_on_ray(grid: Grid, todo: Sequence[Job], address: str, display: _Display
         return
     started_here = not ray.is_initialized()
     if started_here:
-        ray.init(address=None if address == "local" else address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=None if address == "local" else address, log_to_driver=False, logging_level=logging.ERROR)
     token = grid.store / f".shared-{uuid.uuid4().hex}"
     token.touch()
     try:
@@ -451,7 +461,8 @@ def _run_on_ray(grid: Grid, todo: Sequence[Job], address: str, display: _Display
         # Ray retries a task whose worker died; here that is a failed run, so it must not.
         remote = ray.remote(num_cpus=1, max_retries=0)(_ray_work)
         capacity = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        waiting, flying = deque(todo), {}
+        waiting = deque(todo)
+        flying: dict[Any, Job] = {}
         store = Store(grid.store)
         while waiting or flying:
             while waiting and len(flying) < 2 * capacity:
@@ -467,7 +478,9 @@ def _run_on_ray(grid: Grid, todo: Sequence[Job], address: str, display: _Display
                         status = _unpack(packed, store, grid.benchmark.name, job.key)
                 except ray.exceptions.RayTaskError as error:
                     cause = error.cause if isinstance(getattr(error, "cause", None), AssayError) else None
-                    raise cause or AssayError(f"{grid.describe(job)} could not be run on the cluster: {_one_line(error)}") from error
+                    raise cause or AssayError(
+                        f"{grid.describe(job)} could not be run on the cluster: {_one_line(error)}"
+                    ) from error
                 except ray.exceptions.RayError as error:
                     failure = _failure(WorkerDied(f"the Ray worker ended without a word ({_one_line(error)})"))
                     record = grid.record(job, status="failed", failure=failure, started=_now())
@@ -551,14 +564,20 @@ class _Display:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             self._progress = Progress(
-                TextColumn("[bold]{task.fields[name]}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[now]}", markup=False), console=Console(stderr=True), transient=False,
-            )  # fmt: skip
+                TextColumn("[bold]{task.fields[name]}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[now]}", markup=False),
+                console=Console(stderr=True),
+            )
 
     def __enter__(self) -> _Display:
         if self._progress is not None:
             self._progress.start()
-            self._bar = self._progress.add_task("", total=self.total, completed=self.done, name=self.benchmark.name, now="")
+            self._bar = self._progress.add_task(
+                "", total=self.total, completed=self.done, name=self.benchmark.name, now=""
+            )
         return self
 
     def __exit__(self, *exc: object) -> None:

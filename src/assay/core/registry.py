@@ -128,7 +128,9 @@ class Benchmarks(Mapping[str, "Benchmark"]):
         path = Path(file)
         if not path.is_file():
             raise PluginError(f"there is no plug-in file {path}")
-        name = f"assay_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}".replace("-", "_")
+        name = f"assay_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}".replace(
+            "-", "_"
+        )
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise PluginError(f"{path} is not a Python file (its name must end in .py)")

@@ -48,8 +48,8 @@ class RunRecord(BaseModel):
     """The file ``run.json``: what was run, what came out, at what cost, with which versions.
 
     ``metrics`` holds ``None`` where a metric is undefined (NaN has no JSON form). Seconds are wall and CPU time of the
-    evaluation alone; ``peak_memory_bytes`` is the peak resident size of the process during it (the process's size before
-    the run included).
+    evaluation alone; ``peak_memory_bytes`` is the peak resident size of the process during it (the process's size
+    before the run included).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -151,7 +151,9 @@ class RunContext:
         """Keep one value a test row (loss, correctness), for paired tests over rows between methods."""
         array = np.asarray(values)
         if array.ndim != 1 or array.dtype.kind not in "biuf":
-            raise AssayError(f"row values {name!r} must be numbers in one dimension, not {array.dtype}{list(array.shape)}")
+            raise AssayError(
+                f"row values {name!r} must be numbers in one dimension, not {array.dtype}{list(array.shape)}"
+            )
         self._rows[name] = array
 
     def note(self, **facts: Any) -> None:
@@ -273,7 +275,9 @@ def clean_metrics(values: Mapping[str, Any], benchmark: Any) -> dict[str, float 
         raise MethodError(f"the evaluation returned {type(values).__name__}, not a dictionary of metrics")
     unknown = set(values) - set(benchmark.metrics)
     if unknown:
-        raise MethodError(f"unknown metric {sorted(map(str, unknown))}; {benchmark.name} declares {list(benchmark.metrics)}")
+        raise MethodError(
+            f"unknown metric {sorted(map(str, unknown))}; {benchmark.name} declares {list(benchmark.metrics)}"
+        )
     clean: dict[str, float | None] = {}
     for name, metric in benchmark.metrics.items():
         if name not in values:

@@ -4,10 +4,11 @@
     runs/<benchmark>/.staging/              runs in progress; what a dead process left there is swept by the next one
     runs/<benchmark>/.checkpoints/<key>/    files of an unfinished run, for the next try
     runs/<benchmark>/.claims/<key>          a run that some process is at, touched every 20 seconds
-    runs/<benchmark>/.index.parquet         the columns of all run.json, only to be fast: rebuilt wherever a file is newer
+    runs/<benchmark>/.index.parquet         the columns of all run.json, only to be fast: rebuilt wherever a file is
+    newer
 
-Any number of processes and machines may write to one folder: renaming is atomic, the first result of a key wins, and a claim
-keeps two of them from doing the same work.
+Any number of processes and machines may write to one folder: renaming is atomic, the first result of a key wins, and a
+claim keeps two of them from doing the same work.
 """
 
 from __future__ import annotations
@@ -94,13 +95,13 @@ class Store:
             free = shutil.disk_usage(folder).free
         except OSError as error:
             raise StoreError(
-                f"cannot write to the folder of runs {folder} ({error.strerror or error}); name another one with --store "
-                f"or ASSAY_RUNS. Nothing was run"
+                f"cannot write to the folder of runs {folder} ({error.strerror or error}); name another one with "
+                f"--store or ASSAY_RUNS. Nothing was run"
             ) from error
         if free < LOW_SPACE:
             raise StoreError(
-                f"{free / 2**20:.0f} MiB are free where {folder} lies; make room (at least {LOW_SPACE // 2**20} MiB) or name "
-                f"another folder with --store. Nothing was run"
+                f"{free / 2**20:.0f} MiB are free where {folder} lies; make room (at least {LOW_SPACE // 2**20} MiB) "
+                f"or name another folder with --store. Nothing was run"
             )
         self._sweep(folder)
 
@@ -115,7 +116,8 @@ class Store:
         return self.folder(benchmark) / ".checkpoints" / key
 
     def commit(self, record: RunRecord, staged: Path) -> RunRecord:
-        """Write ``run.json`` and move the staged folder to its name; if a finished run is there already, that one stays.
+        """Write ``run.json`` and move the staged folder to its name; if a finished run is there already, that one
+        stays.
 
         Returns
         -------
@@ -152,7 +154,9 @@ class Store:
                 raise StoreError(f"{target} is being replaced by another process again and again")
         except OSError as error:
             shutil.rmtree(staged, ignore_errors=True)
-            raise StoreError(f"cannot save the run {target}: {error.strerror or error}. Runs saved before are safe") from error
+            raise StoreError(
+                f"cannot save the run {target}: {error.strerror or error}. Runs saved before are safe"
+            ) from error
         if record.status == "ok":
             shutil.rmtree(self.checkpoints(record.benchmark, record.key), ignore_errors=True)
         return record
@@ -261,7 +265,9 @@ class Store:
         index = self._refresh(benchmark)
         connection = duckdb.connect()
         if index is None:
-            connection.execute("CREATE TABLE runs (key VARCHAR, task VARCHAR, method VARCHAR, seed BIGINT, status VARCHAR)")
+            connection.execute(
+                "CREATE TABLE runs (key VARCHAR, task VARCHAR, method VARCHAR, seed BIGINT, status VARCHAR)"
+            )
         else:
             connection.execute(f"CREATE VIEW runs AS SELECT * EXCLUDE (stamp) FROM read_parquet({_quoted(index)})")
         return connection
@@ -315,7 +321,9 @@ class Store:
             known: dict[str, str] = {}
             if index.exists():
                 try:
-                    known = dict(connection.execute(f"SELECT key, stamp FROM read_parquet({_quoted(index)})").fetchall())
+                    known = dict(
+                        connection.execute(f"SELECT key, stamp FROM read_parquet({_quoted(index)})").fetchall()
+                    )
                 except duckdb.Error:
                     known = {}
             changed = [key for key, stamp in stamps.items() if known.get(key) != stamp]
@@ -353,14 +361,20 @@ class Store:
         return row
 
     def _write_index(
-        self, connection: Any, index: Path, rows: list[dict[str, Any]], keep: bool, changed: list[str], stamps: dict[str, str]
+        self,
+        connection: Any,
+        index: Path,
+        rows: list[dict[str, Any]],
+        keep: bool,
+        changed: list[str],
+        stamps: dict[str, str],
     ) -> Path:
         token = uuid.uuid4().hex[:8]
         folder = index.parent if os.access(index.parent, os.W_OK) else Path(tempfile.gettempdir())
         lines = folder / f".index-{token}.ndjson"
         fresh = folder / f".index-{token}.parquet"
         names = sorted({name for row in rows for name in row if name.startswith("m:")})
-        types = {name: "DOUBLE" for name in names} | _INDEX_TYPES
+        types = dict.fromkeys(names, "DOUBLE") | _INDEX_TYPES
         try:
             with lines.open("w", encoding="utf-8") as file:
                 for row in rows:

@@ -1,7 +1,7 @@
 """Online learning when features come and go ("haphazard inputs").
 
-Each row of a stream has a different subset of columns, new columns appear, old ones stop, and the full list is never known.
-Every model predicts each row before it learns it, once, in order, and takes any feature by name at any row.
+Each row of a stream has a different subset of columns, new columns appear, old ones stop, and the full list is never
+known. Every model predicts each row before it learns it, once, in order, and takes any feature by name at any row.
 
 >>> from assay.streams import load, run
 >>> stream = load("wdbc").masked("probabilistic", p=0.5, seed=0)      # half of the cells are absent
@@ -12,7 +12,8 @@ Every model predicts each row before it learns it, once, in order, and takes any
 Your own table, or rows as they arrive:
 
 >>> from assay.streams import from_dicts
->>> history = from_dicts([({"temp": 20.5, "valve": "open"}, "ok"), ({"valve": "shut"}, "fault"), ({"valve": "shut"}, "fault")])
+>>> rows = [({"temp": 20.5, "valve": "open"}, "ok"), ({"valve": "shut"}, "fault"), ({"valve": "shut"}, "fault")]
+>>> history = from_dicts(rows)
 >>> run("nb3", history, normalizer="none").predictions.tolist()
 [0, 0, 1]
 """

@@ -1,4 +1,5 @@
-"""The models in other libraries' clothes: scikit-learn's ``partial_fit``, river's ``learn_one``, and river's models here."""
+"""The models in other libraries' clothes: scikit-learn's ``partial_fit``, river's ``learn_one``, and river's models
+here."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from assay.streams.normalize import normalizer as make_normalizer
 from assay.streams.rows import Row, RowBlock
 
 
-class _StreamEstimator(BaseEstimator):  # type: ignore[misc]
+class _StreamEstimator(BaseEstimator):
     def __init__(self, model: Any = "masked_logistic", normalizer: Any = "zscore") -> None:
         self.model = model
         self.normalizer = normalizer
@@ -49,7 +50,7 @@ class _StreamEstimator(BaseEstimator):  # type: ignore[misc]
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
-class StreamClassifier(ClassifierMixin, _StreamEstimator):  # type: ignore[misc]
+class StreamClassifier(ClassifierMixin, _StreamEstimator):
     """A model of this field as a scikit-learn classifier: NaN is absence.
 
     `partial_fit` updates the normaliser and the model, `predict` neither.
@@ -62,7 +63,8 @@ class StreamClassifier(ClassifierMixin, _StreamEstimator):  # type: ignore[misc]
     Examples
     --------
     >>> X = np.array([[1.0, np.nan], [np.nan, -1.0], [2.0, 1.0], [np.nan, -2.0]])
-    >>> StreamClassifier("masked_pa").partial_fit(X, [1, 0, 1, 0], classes=[0, 1]).predict([[3.0, np.nan], [np.nan, -3.0]])
+    >>> model = StreamClassifier("masked_pa").partial_fit(X, [1, 0, 1, 0], classes=[0, 1])
+    >>> model.predict([[3.0, np.nan], [np.nan, -3.0]])
     array([1, 0])
     """
 
@@ -112,7 +114,7 @@ class StreamClassifier(ClassifierMixin, _StreamEstimator):  # type: ignore[misc]
         return self.classes_[np.minimum(codes, len(self.classes_) - 1)]
 
 
-class StreamRegressor(RegressorMixin, _StreamEstimator):  # type: ignore[misc]
+class StreamRegressor(RegressorMixin, _StreamEstimator):
     """A regression model of this field as a scikit-learn regressor: NaN is absence."""
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -140,7 +142,8 @@ class StreamRegressor(RegressorMixin, _StreamEstimator):  # type: ignore[misc]
 
 
 class ToRiver:
-    """A model of this field with river's methods: dictionaries in, ``learn_one``, ``predict_one``, ``predict_proba_one``.
+    """A model of this field with river's methods: dictionaries in, ``learn_one``, ``predict_one``,
+    ``predict_proba_one``.
 
     `learn_one` updates the normaliser and the model; predictions update neither.
 
@@ -174,7 +177,11 @@ class ToRiver:
         """Probability of each class (logistic or softmax function of the scores)."""
         score = self.score_one(x)
         classes = self.model.classes_
-        p = softmax(score) if isinstance(score, np.ndarray) else np.array([1 - expit(score), expit(score)])[: len(classes)]
+        p = (
+            softmax(score)
+            if isinstance(score, np.ndarray)
+            else np.array([1 - expit(score), expit(score)])[: len(classes)]
+        )
         return {bool(c) if self._boolean else c: float(v) for c, v in zip(classes, p, strict=True)}
 
     @property

@@ -95,9 +95,14 @@ def prequential(task: Task, method: Method, context: RunContext) -> Mapping[str,
     else:
         context.rows("squared_error", (result.predictions[known] - result.labels[known]) ** 2)
     if result.change_points:
-        context.note(change_points=result.change_points, per_block=result.per_block(main), recovery_rows=[
-            None if not np.isfinite(r) else r for r in (result.recovery() if result.task == "classification" else [])
-        ])
+        context.note(
+            change_points=result.change_points,
+            per_block=result.per_block(main),
+            recovery_rows=[
+                None if not np.isfinite(r) else r
+                for r in (result.recovery() if result.task == "classification" else [])
+            ],
+        )
     return {
         **result.metrics,
         "rows_per_second": len(result.scores) / max(result.seconds, 1e-9),
@@ -115,8 +120,8 @@ def _best_settings(kind: type, dataset: str) -> dict[str, Any]:
 
 def applicable(task: Task, method: Method) -> str | None:
     """Regression tasks are for models that do regression."""
-    named = isinstance(method.factory, NamedModel)
-    if "regression" in task.tags and named and not model_class(method.factory.name).regression:
+    made = method.factory
+    if "regression" in task.tags and isinstance(made, NamedModel) and not model_class(made.name).regression:
         return f"{method.name} does classification only"
     return None
 
@@ -136,15 +141,20 @@ def check_no_future(bench: Benchmark, method: Method) -> None:
     other, labels = X.copy(), y.copy()
     other[80:] = np.random.default_rng(0).normal(1e3, 1e3, other[80:].shape)
     labels[80:] = 1 - labels[80:]
-    a, b = (run(method.make(), from_arrays(t, u, columns=names, classes=(0, 1)), seed=0).scores[:80] for t, u in ((X, y), (other, labels)))
+    a, b = (
+        run(method.make(), from_arrays(t, u, columns=names, classes=(0, 1)), seed=0).scores[:80]
+        for t, u in ((X, y), (other, labels))
+    )
     different = np.flatnonzero((a != b).reshape(len(a), -1).any(axis=1))
     if len(different):
         raise NotCausal(f"{method.name}: the score of row {different[0]} changed when rows after 80 were replaced")
 
 
 def _metric(name: str) -> Metric:
-    whole = name == "number_of_errors"
-    return Metric(name, METRICS[name].higher_is_better, title={"auroc": "AUROC", "auprc": "AUPRC", "rmse": "RMSE", "mae": "MAE", "r2": "R²"}.get(name, ""), format=".0f" if whole else ".3f", may_be_undefined=True)  # fmt: skip
+    titles = {"auroc": "AUROC", "auprc": "AUPRC", "rmse": "RMSE", "mae": "MAE", "r2": "R²"}
+    digits = ".0f" if name == "number_of_errors" else ".3f"
+    better = METRICS[name].higher_is_better
+    return Metric(name, better, title=titles.get(name, ""), format=digits, may_be_undefined=True)
 
 
 MAIN = ["balanced_accuracy", "auroc"]
@@ -166,7 +176,7 @@ benchmark = Benchmark(
 )
 benchmark.checks.append(check_no_future)
 
-PROTOCOLS = {
+PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "25": ("obstruct-25", {}), "75": ("obstruct-75", {}), "sudden": ("sudden", {}), "obsolete": ("obsolete", {}),
     "reappearing": ("reappearing", {}), "trapezoidal": ("trapezoidal", {}), "capricious": ("capricious", {}),
     "evolvable": ("evolvable", {}), "bursts": ("bursts", {}),
@@ -174,19 +184,43 @@ PROTOCOLS = {
 for _data in DATASETS.values():
     _tags = {"regression"} if _data.task == "regression" else set()
     _source = _data.sources[0] if _data.sources else None
-    _about: dict[str, Any] = {"tags": _tags, "licence": _source.licence if _source else "", "citation": _source.citation if _source else ""}
+    _about: dict[str, Any] = {
+        "tags": _tags,
+        "licence": _source.licence if _source else "",
+        "citation": _source.citation if _source else "",
+    }
     if _data.name in ("imdb", "spamassassin", "diabetes_us"):
-        benchmark.add_task(_data.name, partial(load_stream, _data.name), title=_data.title, protocol="intrinsic", **_about)
+        benchmark.add_task(
+            _data.name, partial(load_stream, _data.name), title=_data.title, protocol="intrinsic", **_about
+        )
         continue
-    benchmark.add_task(_data.name, partial(load_stream, _data.name), title=f"{_data.title}, half of the cells", protocol="obstruct-50", **_about)
+    benchmark.add_task(
+        _data.name,
+        partial(load_stream, _data.name),
+        title=f"{_data.title}, half of the cells",
+        protocol="obstruct-50",
+        **_about,
+    )
     for _suffix, (_protocol, _params) in PROTOCOLS.items():
-        benchmark.add_task(f"{_data.name}-{_suffix}", partial(load_stream, _data.name), title=f"{_data.title}, {_protocol}", protocol=_protocol, **_params, **_about)
+        benchmark.add_task(
+            f"{_data.name}-{_suffix}",
+            partial(load_stream, _data.name),
+            title=f"{_data.title}, {_protocol}",
+            protocol=_protocol,
+            **_params,
+            **_about,
+        )
 for _kind, _n, _d, _protocol in (
     ("linear_drift", 5000, 20, "obstruct-50"), ("hyperplane", 5000, 20, "bursts"), ("rbf", 5000, 20, "capricious"),
     ("mixed", 5000, 20, "obstruct-50"), ("higgs_like", 5000, 21, "obstruct-50"), ("words", 2000, 12, "intrinsic"),
 ):  # fmt: skip
     benchmark.add_task(
-        f"made-{_kind}", partial(load_generated, _kind), title=f"Generated: {_kind.replace('_', ' ')}", n=_n, d=_d, protocol=_protocol
+        f"made-{_kind}",
+        partial(load_generated, _kind),
+        title=f"Generated: {_kind.replace('_', ' ')}",
+        n=_n,
+        d=_d,
+        protocol=_protocol,
     )
 
 _BASELINES = ("majority", "last_label")
@@ -199,7 +233,13 @@ benchmark.quick(
     seeds=(0, 1, 2, 3, 4),
 )
 benchmark.full(
-    tasks=["wdbc", *(f"wdbc-{s}" for s in PROTOCOLS), "digits", "wine", "diabetes",
-           *(n for n in benchmark.tasks if n.startswith("made-"))],
+    tasks=[
+        "wdbc",
+        *(f"wdbc-{s}" for s in PROTOCOLS),
+        "digits",
+        "wine",
+        "diabetes",
+        *(n for n in benchmark.tasks if n.startswith("made-")),
+    ],
     methods=[n for n in MODELS if n != "hi2"],
 )

@@ -16,7 +16,9 @@ from assay.streams.models.base import StreamModel
 from assay.streams.rows import RowBlock
 
 
-def easy_stream(n: int = 2000, d: int = 5, seed: int = 0, presence: bool = False) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def easy_stream(
+    n: int = 2000, d: int = 5, seed: int = 0, presence: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """A stream that any model should learn: y is the sign of column 0, or its presence (``presence=True``).
 
     Returns

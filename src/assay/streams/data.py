@@ -1,7 +1,7 @@
 """Public streams by name: real tables with the published order, and the files that only a user can get.
 
-Tables without an order in time are shuffled once with ``numpy.random.default_rng(42).permutation(n)``; `load(name, raw=True)`
-gives them as they lie in the file.
+Tables without an order in time are shuffled once with ``numpy.random.default_rng(42).permutation(n)``; `load(name,
+raw=True)` gives them as they lie in the file.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def load(name: str, *, raw: bool = False) -> HaphazardStream:
     Parameters
     ----------
     name : str
-        One of `DATASETS`. ``wdbc``, ``digits``, ``wine`` and ``diabetes`` need no file; the others are looked for in the
-        cache and in ``ASSAY_DATA_DIR``, then downloaded where that is possible.
+        One of `DATASETS`. ``wdbc``, ``digits``, ``wine`` and ``diabetes`` need no file; the others are looked for in
+        the cache and in ``ASSAY_DATA_DIR``, then downloaded where that is possible.
     raw : bool
         Keep the order of the file.
 
@@ -83,7 +83,9 @@ def load(name: str, *, raw: bool = False) -> HaphazardStream:
         return found
     X, y, columns = found
     if X.shape != data.shape:
-        raise StreamError(f"{name} has {data.shape[0]} rows and {data.shape[1]} columns as published; this file gave {X.shape}")
+        raise StreamError(
+            f"{name} has {data.shape[0]} rows and {data.shape[1]} columns as published; this file gave {X.shape}"
+        )
     if not raw and not data.ordered:
         order = np.random.default_rng(42).permutation(len(X))
         X, y = X[order], y[order]
@@ -112,7 +114,9 @@ def _frame(path: Path, **options: Any) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(_text(path)), **{"header": None, "na_values": ["?"], **options})
 
 
-def _columns(label: int, positive: Any, *, drop: tuple[int, ...] = (), **options: Any) -> Callable[[tuple[Path, ...]], Table]:
+def _columns(
+    label: int, positive: Any, *, drop: tuple[int, ...] = (), **options: Any
+) -> Callable[[tuple[Path, ...]], Table]:
     """A reader of a plain numeric table: which column is the label, and which value of it is class 1."""
 
     def read(paths: tuple[Path, ...]) -> Table:
@@ -196,7 +200,10 @@ def _folders(positive: str, negative: str, name: str) -> Callable[[tuple[Path, .
         if not files:
             raise StreamError(f"{paths[0]} has no files in folders named like {positive!r} and {negative!r}")
         frame = pd.DataFrame(
-            {"text": [p.read_text(encoding="utf-8", errors="replace") for p, _ in files], "label": [y for _, y in files]}
+            {
+                "text": [p.read_text(encoding="utf-8", errors="replace") for p, _ in files],
+                "label": [y for _, y in files],
+            }
         )
         frame = frame.iloc[np.random.default_rng(42).permutation(len(frame))]
         return from_frame(frame, "label", text=["text"], name=name)
@@ -233,7 +240,11 @@ def _keel_magic() -> Table:
     root = Path(next(iter(spec.submodule_search_locations)))  # type: ignore[union-attr, arg-type]
     lines = (root / "data" / "balanced" / "raw" / "magic.dat").read_text().splitlines()
     rows = [line.split(",") for line in lines if line and not line.startswith("@")]
-    return np.array([row[:-1] for row in rows], dtype=np.float64), np.array([row[-1].strip() == "g" for row in rows]).astype(np.int64), None
+    return (
+        np.array([row[:-1] for row in rows], dtype=np.float64),
+        np.array([row[-1].strip() == "g" for row in rows]).astype(np.int64),
+        None,
+    )
 
 
 class _Folder(DataSource):
@@ -247,123 +258,300 @@ class _Folder(DataSource):
 
 
 def _file(
-    filename: str, url: str, sha256: str = "", *, licence: str = CC_BY, cite: str = "", home: str = "", also: tuple[str, ...] = ()
+    filename: str,
+    url: str,
+    sha256: str = "",
+    *,
+    licence: str = CC_BY,
+    cite: str = "",
+    home: str = "",
+    also: tuple[str, ...] = (),
 ) -> DataSource:
     return DataSource("streams", filename, url, sha256, licence, cite, home, also=also)
 
 
 _DATASETS = (
-    StreamData("wdbc", "Breast Cancer Wisconsin (Diagnostic)", (569, 30), (), _wdbc, embedded=_sklearn("load_breast_cancer", flip=True)),
-    StreamData("digits", "Optical digits, 8 x 8", (1797, 64), (), _wdbc, embedded=_sklearn("load_digits"), classes=tuple(range(10))),
+    StreamData(
+        "wdbc",
+        "Breast Cancer Wisconsin (Diagnostic)",
+        (569, 30),
+        (),
+        _wdbc,
+        embedded=_sklearn("load_breast_cancer", flip=True),
+    ),
+    StreamData(
+        "digits",
+        "Optical digits, 8 x 8",
+        (1797, 64),
+        (),
+        _wdbc,
+        embedded=_sklearn("load_digits"),
+        classes=tuple(range(10)),
+    ),
     StreamData("wine", "Wine recognition", (178, 13), (), _wdbc, embedded=_sklearn("load_wine"), classes=(0, 1, 2)),
     StreamData(
-        "diabetes", "Diabetes progression (regression)", (442, 10), (), _wdbc, embedded=_sklearn("load_diabetes"), classes=None,
+        "diabetes",
+        "Diabetes progression (regression)",
+        (442, 10),
+        (),
+        _wdbc,
+        embedded=_sklearn("load_diabetes"),
+        classes=None,
         task="regression",
     ),
     StreamData(
-        "wpbc", "Breast Cancer Wisconsin (Prognostic)", (198, 33), (_file(
-            "wpbc.data", f"{UCI}/breast-cancer-wisconsin/wpbc.data",
-            "f2bd5ccdb6086fa832370dc043319907430cf6bfcfd3b96a3961a357be345c8e", cite="Wolberg, Street and Mangasarian, UCI (1995)",
-            also=("wpbc.data.gz",)),),
+        "wpbc",
+        "Breast Cancer Wisconsin (Prognostic)",
+        (198, 33),
+        (
+            _file(
+                "wpbc.data",
+                f"{UCI}/breast-cancer-wisconsin/wpbc.data",
+                "f2bd5ccdb6086fa832370dc043319907430cf6bfcfd3b96a3961a357be345c8e",
+                cite="Wolberg, Street and Mangasarian, UCI (1995)",
+                also=("wpbc.data.gz",),
+            ),
+        ),
         _columns(1, "R", drop=(0,)),
     ),
     StreamData(
-        "ionosphere", "Ionosphere", (351, 34), (_file(
-            "ionosphere.data", f"{UCI}/ionosphere/ionosphere.data",
-            "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd", cite="Sigillito et al., UCI (1989)",
-            also=("ionosphere.data.gz",)),),
+        "ionosphere",
+        "Ionosphere",
+        (351, 34),
+        (
+            _file(
+                "ionosphere.data",
+                f"{UCI}/ionosphere/ionosphere.data",
+                "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd",
+                cite="Sigillito et al., UCI (1989)",
+                also=("ionosphere.data.gz",),
+            ),
+        ),
         _columns(-1, "g"),
     ),
     StreamData(
-        "australian", "Statlog Australian credit", (690, 14), (_file(
-            "australian.dat", f"{UCI}/statlog/australian/australian.dat",
-            "3abe5af151afa50b999a9ba21cbc884e80d80a4050b716cf88b34a2e6ecb731c", cite="Quinlan, UCI (1987)",
-            also=("australian.dat.gz",)),),
+        "australian",
+        "Statlog Australian credit",
+        (690, 14),
+        (
+            _file(
+                "australian.dat",
+                f"{UCI}/statlog/australian/australian.dat",
+                "3abe5af151afa50b999a9ba21cbc884e80d80a4050b716cf88b34a2e6ecb731c",
+                cite="Quinlan, UCI (1987)",
+                also=("australian.dat.gz",),
+            ),
+        ),
         _columns(-1, 1, sep=r"\s+"),
     ),
     StreamData(
-        "wbc", "Breast Cancer Wisconsin (Original)", (699, 9), (_file(
-            "wbc.data", f"{UCI}/breast-cancer-wisconsin/breast-cancer-wisconsin.data",
-            "402c585309c399237740f635ef9919dc512cca12cbeb20de5e563a4593f22b64", cite="Wolberg, UCI (1992)",
-            also=("wbc.data.gz", "breast-cancer-wisconsin.data")),),
+        "wbc",
+        "Breast Cancer Wisconsin (Original)",
+        (699, 9),
+        (
+            _file(
+                "wbc.data",
+                f"{UCI}/breast-cancer-wisconsin/breast-cancer-wisconsin.data",
+                "402c585309c399237740f635ef9919dc512cca12cbeb20de5e563a4593f22b64",
+                cite="Wolberg, UCI (1992)",
+                also=("wbc.data.gz", "breast-cancer-wisconsin.data"),
+            ),
+        ),
         _columns(-1, 4, drop=(0,)),
     ),
     StreamData(
-        "diabetes_f", "Pima Indians diabetes", (768, 8), (_file(
-            "diabetes_f.csv", "", "b78029447fae2743b3218bb2b76ef0d04afe8d7e55ce2faf4d1ec82d8f8ae8ac", licence="CC0",
-            cite="Smith et al. (1988)", home="https://www.kaggle.com/datasets/uciml/pima-indians-diabetes-database", also=("diabetes_f.csv.gz", "diabetes.csv")),),
+        "diabetes_f",
+        "Pima Indians diabetes",
+        (768, 8),
+        (
+            _file(
+                "diabetes_f.csv",
+                "",
+                "b78029447fae2743b3218bb2b76ef0d04afe8d7e55ce2faf4d1ec82d8f8ae8ac",
+                licence="CC0",
+                cite="Smith et al. (1988)",
+                home="https://www.kaggle.com/datasets/uciml/pima-indians-diabetes-database",
+                also=("diabetes_f.csv.gz", "diabetes.csv"),
+            ),
+        ),
         _diabetes_f,
     ),
     StreamData(
-        "german", "Statlog German credit, numeric", (1000, 24), (_file(
-            "german.data-numeric", f"{UCI}/statlog/german/german.data-numeric",
-            "2752b044394958ab6dd193a0b56ca0f0b3a2d8bc7cb8c008e35a5e84bbec02f8", cite="Hofmann, UCI (1994)",
-            also=("german.data-numeric.gz",)),),
+        "german",
+        "Statlog German credit, numeric",
+        (1000, 24),
+        (
+            _file(
+                "german.data-numeric",
+                f"{UCI}/statlog/german/german.data-numeric",
+                "2752b044394958ab6dd193a0b56ca0f0b3a2d8bc7cb8c008e35a5e84bbec02f8",
+                cite="Hofmann, UCI (1994)",
+                also=("german.data-numeric.gz",),
+            ),
+        ),
         _columns(-1, 1, sep=r"\s+"),
     ),
     StreamData(
-        "ipd", "Italy power demand", (1096, 24), (
-            _file("ItalyPowerDemand_TRAIN.txt", "", licence="UCR archive", cite="Keogh et al. (2006)", home=UCR, also=("ItalyPowerDemand_TRAIN.tsv",)),
-            _file("ItalyPowerDemand_TEST.txt", "", licence="UCR archive", cite="Keogh et al. (2006)", home=UCR, also=("ItalyPowerDemand_TEST.tsv",))),
-        _ipd, ordered=True,
+        "ipd",
+        "Italy power demand",
+        (1096, 24),
+        (
+            _file(
+                "ItalyPowerDemand_TRAIN.txt",
+                "",
+                licence="UCR archive",
+                cite="Keogh et al. (2006)",
+                home=UCR,
+                also=("ItalyPowerDemand_TRAIN.tsv",),
+            ),
+            _file(
+                "ItalyPowerDemand_TEST.txt",
+                "",
+                licence="UCR archive",
+                cite="Keogh et al. (2006)",
+                home=UCR,
+                also=("ItalyPowerDemand_TEST.tsv",),
+            ),
+        ),
+        _ipd,
+        ordered=True,
     ),
     StreamData(
-        "svmguide3", "svmguide3", (1243, 21),
-        (_file("svmguide3", f"{LIBSVM}/svmguide3", licence="see LIBSVM", cite="Hsu, Chang and Lin (2003)"),), _svmguide3,
+        "svmguide3",
+        "svmguide3",
+        (1243, 21),
+        (_file("svmguide3", f"{LIBSVM}/svmguide3", licence="see LIBSVM", cite="Hsu, Chang and Lin (2003)"),),
+        _svmguide3,
     ),
     StreamData(
-        "krvskp", "Chess, king and rook against king and pawn", (3196, 36), (_file(
-            "kr-vs-kp.data", f"{UCI}/chess/king-rook-vs-king-pawn/kr-vs-kp.data", cite="Shapiro, UCI (1989)",
-            also=("krvskp.data.gz", "krvskp.data")),),
+        "krvskp",
+        "Chess, king and rook against king and pawn",
+        (3196, 36),
+        (
+            _file(
+                "kr-vs-kp.data",
+                f"{UCI}/chess/king-rook-vs-king-pawn/kr-vs-kp.data",
+                cite="Shapiro, UCI (1989)",
+                also=("krvskp.data.gz", "krvskp.data"),
+            ),
+        ),
         _krvskp,
     ),
     StreamData(
-        "spambase", "Spambase", (4601, 57), (_file(
-            "spambase.data", f"{UCI}/spambase/spambase.data",
-            "ebec58cfca94ea61c77df632314acae15bad410f4769d38b1a66cb41050e3431", cite="Hopkins et al., UCI (1999)",
-            also=("spambase.data.gz",)),),
+        "spambase",
+        "Spambase",
+        (4601, 57),
+        (
+            _file(
+                "spambase.data",
+                f"{UCI}/spambase/spambase.data",
+                "ebec58cfca94ea61c77df632314acae15bad410f4769d38b1a66cb41050e3431",
+                cite="Hopkins et al., UCI (1999)",
+                also=("spambase.data.gz",),
+            ),
+        ),
         _columns(-1, 1),
     ),
     StreamData(
-        "magic04", "MAGIC gamma telescope", (19020, 10), (_file(
-            "magic04.data", f"{UCI}/magic/magic04.data", cite="Bock, UCI (2007)", also=("magic04.data.gz",)),),
-        _columns(-1, "g"), embedded=_keel_magic,
+        "magic04",
+        "MAGIC gamma telescope",
+        (19020, 10),
+        (_file("magic04.data", f"{UCI}/magic/magic04.data", cite="Bock, UCI (2007)", also=("magic04.data.gz",)),),
+        _columns(-1, "g"),
+        embedded=_keel_magic,
     ),
     StreamData(
-        "a8a", "Adult, binarised", (32561, 123), (
+        "a8a",
+        "Adult, binarised",
+        (32561, 123),
+        (
             _file("a8a", f"{LIBSVM}/a8a", licence="see LIBSVM", cite="Platt (1998); Becker and Kohavi, UCI (1996)"),
-            _file("a8a.t", f"{LIBSVM}/a8a.t", licence="see LIBSVM", cite="Platt (1998); Becker and Kohavi, UCI (1996)")),
+            _file("a8a.t", f"{LIBSVM}/a8a.t", licence="see LIBSVM", cite="Platt (1998); Becker and Kohavi, UCI (1996)"),
+        ),
         _a8a,
     ),
     StreamData(
-        "higgs", "HIGGS, first million rows, low-level features", (1_000_000, 21),
-        (_file("HIGGS.csv.gz", f"{UCI}/00280/HIGGS.csv.gz", cite="Baldi, Sadowski and Whiteson (2014)", also=("HIGGS.csv",)),), _higgs,
+        "higgs",
+        "HIGGS, first million rows, low-level features",
+        (1_000_000, 21),
+        (
+            _file(
+                "HIGGS.csv.gz",
+                f"{UCI}/00280/HIGGS.csv.gz",
+                cite="Baldi, Sadowski and Whiteson (2014)",
+                also=("HIGGS.csv",),
+            ),
+        ),
+        _higgs,
     ),
     StreamData(
-        "susy", "SUSY, first million rows, low-level features", (1_000_000, 8),
-        (_file("SUSY.csv.gz", f"{UCI}/00279/SUSY.csv.gz", cite="Baldi, Sadowski and Whiteson (2014)", also=("SUSY.csv",)),), _susy,
+        "susy",
+        "SUSY, first million rows, low-level features",
+        (1_000_000, 8),
+        (
+            _file(
+                "SUSY.csv.gz",
+                f"{UCI}/00279/SUSY.csv.gz",
+                cite="Baldi, Sadowski and Whiteson (2014)",
+                also=("SUSY.csv",),
+            ),
+        ),
+        _susy,
     ),
     StreamData(
-        "gas", "Gas sensor array drift", (13910, 128), tuple(
-            _file(f"batch{i}.dat", "", cite="Vergara et al., UCI (2012)", home=f"{UCI_PAGES}/224") for i in range(1, 11)),
-        _gas, ordered=True, classes=(1, 2, 3, 4, 5, 6),
+        "gas",
+        "Gas sensor array drift",
+        (13910, 128),
+        tuple(
+            _file(f"batch{i}.dat", "", cite="Vergara et al., UCI (2012)", home=f"{UCI_PAGES}/224") for i in range(1, 11)
+        ),
+        _gas,
+        ordered=True,
+        classes=(1, 2, 3, 4, 5, 6),
     ),
     StreamData(
-        "dry_bean", "Dry bean", (13611, 16),
-        (_file("Dry_Bean_Dataset.arff", "", cite="Koklu and Ozkan (2020)", home=f"{UCI_PAGES}/602"),), _dry_bean, classes=None,
+        "dry_bean",
+        "Dry bean",
+        (13611, 16),
+        (_file("Dry_Bean_Dataset.arff", "", cite="Koklu and Ozkan (2020)", home=f"{UCI_PAGES}/602"),),
+        _dry_bean,
+        classes=None,
     ),
     StreamData(
-        "diabetes_us", "Diabetes 130 US hospitals", (101766, 47),
-        (_file("diabetic_data.csv", "", cite="Strack et al. (2014)", home=f"{UCI_PAGES}/296"),), _diabetes_us,
+        "diabetes_us",
+        "Diabetes 130 US hospitals",
+        (101766, 47),
+        (_file("diabetic_data.csv", "", cite="Strack et al. (2014)", home=f"{UCI_PAGES}/296"),),
+        _diabetes_us,
     ),
     StreamData(
-        "imdb", "IMDB reviews, words present", (50000, 0),
-        (_Folder("streams", "aclImdb", licence="see homepage", citation="Maas et al. (2011)", homepage="https://ai.stanford.edu/~amaas/data/sentiment"),),
+        "imdb",
+        "IMDB reviews, words present",
+        (50000, 0),
+        (
+            _Folder(
+                "streams",
+                "aclImdb",
+                licence="see homepage",
+                citation="Maas et al. (2011)",
+                homepage="https://ai.stanford.edu/~amaas/data/sentiment",
+            ),
+        ),
         _folders("pos", "neg", "imdb"),
     ),
     StreamData(
-        "spamassassin", "SpamAssassin public corpus", (0, 0),
-        (_Folder("streams", "spamassassin", licence="see homepage", citation="Apache SpamAssassin (2006)", homepage="https://spamassassin.apache.org"),),
+        "spamassassin",
+        "SpamAssassin public corpus",
+        (0, 0),
+        (
+            _Folder(
+                "streams",
+                "spamassassin",
+                licence="see homepage",
+                citation="Apache SpamAssassin (2006)",
+                homepage="https://spamassassin.apache.org",
+            ),
+        ),
         _folders("spam", "ham", "spamassassin"),
     ),
 )

@@ -42,7 +42,8 @@ def make_stream(kind: str, n: int = 10_000, d: int = 20, seed: int = 0) -> Gener
     ----------
     kind : str
         - ``linear_drift``: logistic labels on normal features, the weight vector turns slowly through the stream;
-        - ``hyperplane``: labels by the side of a hyperplane in the unit cube whose first weights change sign at times, with
+        - ``hyperplane``: labels by the side of a hyperplane in the unit cube whose first weights change sign at times,
+        with
           5 % of the labels flipped;
         - ``rbf``: two mixtures of ten normal bumps, one a class;
         - ``higgs_like``: 21 (or d) heavy-tailed columns and a weak nonlinear signal;
@@ -71,7 +72,13 @@ def make_stream(kind: str, n: int = 10_000, d: int = 20, seed: int = 0) -> Gener
         raise StreamError(f"a stream has at least one row and one column, not {n} and {d}")
     if kind == "words":
         return _words(n, d, seed)
-    maker = {"linear_drift": _linear_drift, "hyperplane": _hyperplane, "rbf": _rbf, "higgs_like": _higgs_like, "mixed": _mixed}
+    maker = {
+        "linear_drift": _linear_drift,
+        "hyperplane": _hyperplane,
+        "rbf": _rbf,
+        "higgs_like": _higgs_like,
+        "mixed": _mixed,
+    }
     draw = maker[kind](np.random.default_rng([seed, 0]), n, d)
 
     def part(index: int) -> tuple[Floats, Floats, NDArray[np.int64]]:
@@ -100,7 +107,9 @@ def make_stream(kind: str, n: int = 10_000, d: int = 20, seed: int = 0) -> Gener
         return values[start - first * BLOCK : stop - first * BLOCK]
 
     columns = tuple(f"x{j}" for j in range(d))
-    stream = HaphazardStream(f"{kind}-{n}x{d}", columns, "classification", (0, 1), n, chunks=chunks, source_hash=f"{kind}:{n}:{d}:{seed}:1")
+    stream = HaphazardStream(
+        f"{kind}-{n}x{d}", columns, "classification", (0, 1), n, chunks=chunks, source_hash=f"{kind}:{n}:{d}:{seed}:1"
+    )
     return Generated(stream, bayes)
 
 
@@ -208,5 +217,7 @@ def _words(n: int, d: int, seed: int) -> Generated:
         values = np.concatenate([part(i)[1] for i in range(first, last + 1)])
         return values[start - first * BLOCK : stop - first * BLOCK]
 
-    stream = HaphazardStream(f"words-{n}x{d}", None, "classification", (0, 1), n, dicts=dicts, source_hash=f"words:{n}:{d}:{seed}:1")
+    stream = HaphazardStream(
+        f"words-{n}x{d}", None, "classification", (0, 1), n, dicts=dicts, source_hash=f"words:{n}:{d}:{seed}:1"
+    )
     return Generated(stream, bayes)

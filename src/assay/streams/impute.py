@@ -1,4 +1,5 @@
-"""Filling in absent features that were seen before. Off unless asked for: absence is information to most models here."""
+"""Filling in absent features that were seen before. Off unless asked for: absence is information to most models
+here."""
 
 from __future__ import annotations
 
@@ -59,7 +60,12 @@ class Imputer:
     def state_dict(self) -> dict[str, Any]:
         """Names and fill values (a copy)."""
         n = len(self._index)
-        return {"kind": self.kind, "ids": list(self._index.ids), "fill": self._fill[:n].copy(), "count": self._count[:n].copy()}
+        return {
+            "kind": self.kind,
+            "ids": list(self._index.ids),
+            "fill": self._fill[:n].copy(),
+            "count": self._count[:n].copy(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
         """Go on from a `state_dict`."""

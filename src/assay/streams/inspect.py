@@ -118,7 +118,13 @@ def _availability(name: Hashable, rows: NDArray[np.int64], n: int, edges: NDArra
     runs = len(rows) / (len(breaks) + 1)
     per_bin = np.histogram(rows, edges)[0] / np.maximum(np.diff(edges), 1)
     return FeatureAvailability(
-        name, len(rows) / n, int(rows[0]), int(rows[-1]), runs, float(gaps.mean()) if len(gaps) else float("nan"), per_bin
+        name,
+        len(rows) / n,
+        int(rows[0]),
+        int(rows[-1]),
+        runs,
+        float(gaps.mean()) if len(gaps) else float("nan"),
+        per_bin,
     )
 
 
@@ -154,5 +160,8 @@ def _guess(features: list[FeatureAvailability], n: int) -> tuple[str, str]:
     spread = share.std()
     noise = np.sqrt(np.mean(share * (1 - share)) / n)
     if spread > max(0.05, 5 * noise):
-        return "capricious", f"cells are missing at random, by a rate of each feature's own ({share.min():.0%} to {share.max():.0%})"
+        return (
+            "capricious",
+            f"cells are missing at random, by a rate of each feature's own ({share.min():.0%} to {share.max():.0%})",
+        )
     return "probabilistic", f"cells are missing at random; {share.mean():.0%} are there"

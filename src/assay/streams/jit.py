@@ -23,7 +23,10 @@ else:
 
     def njit(function: F) -> F:
         # No fastmath: the row-by-row path and the array path must add the same numbers in the same order.
-        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
+        compiled: Any = numba.njit(function, cache=True, nogil=True, error_model="numpy")
+        return compiled
 
 
-njit.__doc__ = """Compile with numba where it is installed (and ``ASSAY_STREAMS_JIT`` is not ``0``), else leave as it is."""
+njit.__doc__ = (
+    """Compile with numba where it is installed (and ``ASSAY_STREAMS_JIT`` is not ``0``), else leave as it is."""
+)

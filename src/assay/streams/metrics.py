@@ -1,8 +1,9 @@
 """Figures of a stream run: pure functions, arrays in, floats out.
 
-Labels are class codes (0, 1, ...); scores are ``[n]`` for two classes (grows with P(class 1)) or ``[n, K]``; rows whose label is
-missing are left out before. A figure that is undefined on its input (AUROC of one class) is NaN with a `SingleClassWarning`,
-never an exception. AUROC is computed on raw scores; haphazard 1.2.8 squashes them first, so that large ones tie.
+Labels are class codes (0, 1, ...); scores are ``[n]`` for two classes (grows with P(class 1)) or ``[n, K]``; rows
+whose label is missing are left out before. A figure that is undefined on its input (AUROC of one class) is NaN with a
+`SingleClassWarning`, never an exception. AUROC is computed on raw scores; haphazard 1.2.8 squashes them first, so that
+large ones tie.
 """
 
 from __future__ import annotations
@@ -229,13 +230,15 @@ def faded(
             s = slice(max(0, p - reach), p)
             weights = factor ** np.arange(p - 1 - s.start, -1, -1.0)
             if metric.name == "number_of_errors":
-                values.append(1.0 - accuracy(y[s], predicted[s], weights))  # type: ignore[arg-type]
+                values.append(1.0 - accuracy(y[s], predicted[s], weights))
             else:
                 values.append(evaluate(metric, y[s], scores[s], predicted[s], weights))
     return np.array(values)
 
 
-def recovery_time(correct: Bool[np.ndarray, " rows"], change: int, *, window: int = 100, tolerance: float = 0.0) -> float:
+def recovery_time(
+    correct: Bool[np.ndarray, " rows"], change: int, *, window: int = 100, tolerance: float = 0.0
+) -> float:
     """Rows after a change until the sliding accuracy is back at what it was before it.
 
     Parameters
@@ -291,7 +294,11 @@ def _recalls(y: Codes, predicted: Codes, weights: Floats | None) -> Float[np.nda
 
 
 def _one_vs_rest(
-    area: Callable[[NDArray[np.bool_], Floats, Floats | None], float], name: str, y: Codes, scores: Scores, weights: Floats | None
+    area: Callable[[NDArray[np.bool_], Floats, Floats | None], float],
+    name: str,
+    y: Codes,
+    scores: Scores,
+    weights: Floats | None,
 ) -> float:
     if scores.ndim == 1:
         positive = y == 1
@@ -317,5 +324,9 @@ def _binary_average_precision(positive: NDArray[np.bool_], scores: Floats, weigh
 
 
 def _undefined(name: str) -> float:
-    warnings.warn(f"{name} is undefined here (only one class, or no variation) and is reported as NaN", SingleClassWarning, stacklevel=3)
+    warnings.warn(
+        f"{name} is undefined here (only one class, or no variation) and is reported as NaN",
+        SingleClassWarning,
+        stacklevel=3,
+    )
     return float("nan")

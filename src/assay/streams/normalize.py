@@ -1,7 +1,7 @@
 """Causal normalisers: the statistics of a feature are updated with its value first, then the value is transformed.
 
-They know features by name, accept new ones at any row, and start every pass afresh unless told to go on. (In haphazard 1.2.8
-the statistics survive from one pass to the next, so that two runs on one data set give different errors.)
+They know features by name, accept new ones at any row, and start every pass afresh unless told to go on. (In haphazard
+1.2.8 the statistics survive from one pass to the next, so that two runs on one data set give different errors.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from assay.streams.state import copy_tree, tree_bytes
 class Normalizer:
     """Base of the normalisers: state is one array of floats, a row a feature.
 
-    ``transform_one(row)`` and ``transform_block(block)`` update and transform; with ``learn=False`` they only transform.
+    ``transform_one(row)`` and ``transform_block(block)`` update and transform; with ``learn=False`` they only
+    transform.
     """
 
     width = 1
@@ -86,7 +87,9 @@ class Normalizer:
             If it is of another normaliser or other parameters.
         """
         if state.get("normalizer") != type(self).__name__ or state.get("params") != self.get_params():
-            raise CheckpointMismatch(f"this state is of {state.get('normalizer')}({state.get('params')}), not of {self!r}")
+            raise CheckpointMismatch(
+                f"this state is of {state.get('normalizer')}({state.get('params')}), not of {self!r}"
+            )
         self._index = FeatureIndex(state["ids"])
         self._state = self._empty(max(8, len(state["ids"])))
         self._state[: len(state["ids"])] = state["state"]
@@ -124,8 +127,8 @@ class NoNorm(Normalizer):
 class ZScore(Normalizer):
     """``(x - mean) / sd`` with Welford's running mean and variance (divisor c - 1), clipped to [-3, 3].
 
-    The first value of a feature becomes 0, and the standard deviation is at least 1e-6. (haphazard 1.2.8 returns the first
-    value as it is, unclipped.)
+    The first value of a feature becomes 0, and the standard deviation is at least 1e-6. (haphazard 1.2.8 returns the
+    first value as it is, unclipped.)
 
     Examples
     --------

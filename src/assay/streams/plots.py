@@ -31,7 +31,13 @@ def plot_availability(inspection: StreamInspection, *, top: int = 60) -> Figure:
     figure = Figure(figsize=(7, 1.2 + 0.16 * len(features)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(
-        grid, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest", extent=(0, inspection.rows, len(features), 0)
+        grid,
+        aspect="auto",
+        cmap="Blues",
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+        extent=(0, inspection.rows, len(features), 0),
     )
     axes.set_yticks(np.arange(len(features)) + 0.5, [str(f.name) for f in features], fontsize=7)
     axes.set_xlabel("row")
@@ -63,7 +69,9 @@ def plot_curves(
     for change in first.change_points if first is not None else ():
         axes.axvline(change, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_xlabel("row")
-    axes.set_ylabel(metric.replace("_", " ") + (f" (last {first.window} rows)" if first is not None and kind == "window" else ""))
+    axes.set_ylabel(
+        metric.replace("_", " ") + (f" (last {first.window} rows)" if first is not None and kind == "window" else "")
+    )
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     return figure

@@ -22,7 +22,8 @@ from assay.streams.impute import Imputer
 from assay.streams.metrics import StreamMetric, evaluate, faded, metrics_for, recovery_time, sliding
 from assay.streams.models.base import StreamModel, is_missing
 from assay.streams.models.registry import make_model
-from assay.streams.normalize import Normalizer, normalizer as make_normalizer
+from assay.streams.normalize import Normalizer
+from assay.streams.normalize import normalizer as make_normalizer
 from assay.streams.regimes import BLOCK
 from assay.streams.rows import Row, RowBlock
 from assay.streams.state import load_tree, save_tree
@@ -79,7 +80,9 @@ class RunResult:
         shown = ", ".join(f"{k}={v:.4g}" for k, v in list(self.metrics.items())[:6])
         return f"RunResult({len(self.scores)} rows; {shown})"
 
-    def curve(self, metric: str, kind: str = "window", points: int = 100) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def curve(
+        self, metric: str, kind: str = "window", points: int = 100
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """A metric over the rows: row counts and values.
 
         Parameters
@@ -117,14 +120,17 @@ class RunResult:
         return [recovery_time(y == predicted, int(np.searchsorted(rows, c)), window=window) for c in self.change_points]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write ``rows.parquet`` (scores, labels, predictions) and ``result.json`` into a folder, whole or not at all."""
+        """Write ``rows.parquet`` (scores, labels, predictions) and ``result.json`` into a folder, whole or not at
+        all."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         wide = self.scores.ndim == 2
-        columns = {f"score_{k}": self.scores[:, k] for k in range(self.scores.shape[1])} if wide else {"score": self.scores}
+        columns = (
+            {f"score_{k}": self.scores[:, k] for k in range(self.scores.shape[1])} if wide else {"score": self.scores}
+        )
         columns |= {"label": self.labels, "prediction": self.predictions}
         part = folder / ".rows.parquet.part"
         pq.write_table(pa.table(columns), part)
@@ -151,7 +157,10 @@ class RunResult:
         scores = columns[0] if names == ["score"] else np.stack(columns, axis=1)
         kept = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         return cls(
-            scores=scores, labels=table.column("label").to_numpy(), predictions=table.column("prediction").to_numpy(), **kept
+            scores=scores,
+            labels=table.column("label").to_numpy(),
+            predictions=table.column("prediction").to_numpy(),
+            **kept,
         )
 
     def _labelled(self) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[Any], NDArray[np.int64]]:
@@ -195,8 +204,8 @@ def run(
     window, fading : int, float
         Of the curves.
     label_delay : int
-        The update for row t runs after the prediction for row t + label_delay, with the row as normalised at t. Rows still
-        waiting at the end are scored and never learned.
+        The update for row t runs after the prediction for row t + label_delay, with the row as normalised at t. Rows
+        still waiting at the end are scored and never learned.
     seed : int, optional
         Given to models that take one.
     warm_start : stream or iterable of (row, label), optional
@@ -299,7 +308,7 @@ def tune(
     (200, ['C'])
     """
     count = rows if isinstance(rows, int) else int(rows * len(stream))
-    if not 0 < count:
+    if not count > 0:
         raise StreamError(f"the prefix to tune on has {count} rows; give rows as a number of rows or a share")
     prefix = stream.head(count)
     (chosen,) = metrics_for(stream.task, [metric])
@@ -318,7 +327,13 @@ class _Pass:
     """The state of a pass: model, normaliser, waiting labels, scores so far."""
 
     def __init__(
-        self, model: Any, stream: HaphazardStream, normalizer: str | Normalizer | None, impute: str, delay: int, seed: int | None
+        self,
+        model: Any,
+        stream: HaphazardStream,
+        normalizer: str | Normalizer | None,
+        impute: str,
+        delay: int,
+        seed: int | None,
     ) -> None:
         if delay < 0:
             raise StreamError(f"label_delay is a number of rows and cannot be {delay}")
@@ -390,8 +405,8 @@ class _Pass:
         if not np.isfinite(scores).all():
             t = int(np.flatnonzero(~np.isfinite(scores).reshape(len(scores), -1).all(axis=1))[0])
             raise StreamError(
-                f"{self.model!r} gave the score {scores[t]} at row {self.rows + offset + t} of {self.stream.name}; a score must "
-                f"be a finite number"
+                f"{self.model!r} gave the score {scores[t]} at row {self.rows + offset + t} of {self.stream.name}; "
+                f"a score must be a finite number"
             )
         return scores
 
@@ -418,8 +433,8 @@ class _Pass:
         if different:
             name = different[0]
             raise CheckpointMismatch(
-                f"the checkpoint is of another run: {name} is {theirs.get(name)!r} there and {self.config[name]!r} here; "
-                f"delete the file to start afresh"
+                f"the checkpoint is of another run: {name} is {theirs.get(name)!r} there and {self.config[name]!r} "
+                f"here; delete the file to start afresh"
             )
         self.model.load_state_dict(state["model"])
         self.normalizer.load_state_dict(state["normalizer"])
@@ -435,6 +450,7 @@ class _Pass:
     ) -> RunResult:
         scores = _stacked(self.scores)
         self.peak = max(self.peak, self._state_bytes())
+        predictions: NDArray[Any]
         if self.stream.task == "regression":
             labels: NDArray[Any] = np.array([np.nan if is_missing(v) else float(v) for v in self.labels])
             scores = predictions = scores.ravel() if scores.size else np.empty(0)

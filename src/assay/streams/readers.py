@@ -46,7 +46,8 @@ def from_frame(
     order_by : str or sequence of str, optional
         Sort the rows by these columns first (stable); they stay features unless they are in ``id_columns``.
     categorical : sequence of str, optional
-        Columns whose values become features ``name=value`` with value 1. Default: columns of text, categories and booleans.
+        Columns whose values become features ``name=value`` with value 1. Default: columns of text, categories and
+        booleans.
     text : sequence of str
         Columns of running text: each word becomes a feature ``name:word`` with its count.
     task, classes
@@ -68,7 +69,9 @@ def from_frame(
     orders = [order_by] if isinstance(order_by, str) else list(order_by or ())
     for column in (label, *id_columns, *orders, *(categorical or ()), *text):
         if column not in frame.columns:
-            raise StreamError(f"there is no column {column!r}; the columns are {', '.join(map(str, frame.columns[:30]))}")
+            raise StreamError(
+                f"there is no column {column!r}; the columns are {', '.join(map(str, frame.columns[:30]))}"
+            )
     if orders:
         frame = frame.sort_values(orders, kind="stable")
     labels = _labels(frame[label])
@@ -265,7 +268,9 @@ class _Encoder:
                     codes.append(self.code_of[feature])
                     values.append(float(count))
             indptr.append(len(codes))
-        return RowBlock(self.columns, np.array(indptr, np.int64), np.array(codes, np.int64), np.array(values, np.float64))
+        return RowBlock(
+            self.columns, np.array(indptr, np.int64), np.array(codes, np.int64), np.array(values, np.float64)
+        )
 
 
 def _is_categorical(series: pd.Series) -> bool:
@@ -284,8 +289,8 @@ def _numbers(series: pd.Series, first_row: int = 0) -> NDArray[np.float64]:
     if bad.any():
         t = int(np.flatnonzero(bad)[0])
         raise UnknownFeatureValue(
-            f"row {first_row + t}, column {series.name!r} holds {series.iloc[t]!r}, which is not a finite number; name the column "
-            f"in categorical=[...] or text=[...], or clean it"
+            f"row {first_row + t}, column {series.name!r} holds {series.iloc[t]!r}, which is not a finite number; name "
+            f"the column in categorical=[...] or text=[...], or clean it"
         )
     return values
 

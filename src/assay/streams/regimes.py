@@ -1,10 +1,10 @@
 """When each feature is there: masks over the rows and columns of a table.
 
-A regime makes its mask block by block, in constant memory, and the mask does not depend on how the blocks are cut. In every
-regime a value that is NaN in the source stays absent.
+A regime makes its mask block by block, in constant memory, and the mask does not depend on how the blocks are cut. In
+every regime a value that is NaN in the source stays absent.
 
-Block c of C consecutive blocks holds the rows ``floor(c n / C) .. floor((c + 1) n / C) - 1``, so that every row lies in one.
-(haphazard 1.2.8 uses blocks of ``n // C`` rows: its last ``n mod C`` rows lie in none.)
+Block c of C consecutive blocks holds the rows ``floor(c n / C) .. floor((c + 1) n / C) - 1``, so that every row lies
+in one. (haphazard 1.2.8 uses blocks of ``n // C`` rows: its last ``n mod C`` rows lie in none.)
 """
 
 from __future__ import annotations
@@ -59,20 +59,23 @@ class Regime:
             If the regime needs the number of rows and there is none, or there are too few columns.
         """
         if n is None and self.needs_rows:
-            raise RegimeError(f"the regime {self.name} cuts the stream into blocks and must know its length; pass n_rows")
+            raise RegimeError(
+                f"the regime {self.name} cuts the stream into blocks and must know its length; pass n_rows"
+            )
         if d < 1:
             raise RegimeError(f"a regime needs at least one column, not {d}")
         return self._blocks(n, d, np.random.default_rng([seed, 1]), size)
 
-    def mask(
-        self, n: int, d: int, seed: int = 0, *, present: Mask | None = None, empty: str = "keep"
-    ) -> Mask:
+    def mask(self, n: int, d: int, seed: int = 0, *, present: Mask | None = None, empty: str = "keep") -> Mask:
         """The whole mask as ``bool[n, d]``; see `masked_blocks` for ``present`` and ``empty``."""
-        parts = list(masked_blocks(self, n, d, seed, None if present is None else [present], empty=empty, size=max(1, n)))
+        parts = list(
+            masked_blocks(self, n, d, seed, None if present is None else [present], empty=empty, size=max(1, n))
+        )
         return np.concatenate(parts) if parts else np.empty((0, d), dtype=bool)
 
     def change_points(self, n: int) -> list[int]:
-        """First rows of the blocks in which the set of features changes for all rows at once; empty if there are none."""
+        """First rows of the blocks in which the set of features changes for all rows at once; empty if there are
+        none."""
         return []
 
     def _blocks(self, n: int | None, d: int, rng: np.random.Generator, size: int) -> Iterator[Mask]:
@@ -247,9 +250,9 @@ class Capricious(Regime):
 class Evolvable(Regime):
     """The feature space is replaced, segment by segment, with a window in which old and new are both there.
 
-    The columns are dealt at random into ``segments`` disjoint sets of (almost) equal size. The first ``overlap`` share of
-    the rows of each later segment still has the features of the segment before, as in feature evolvable streams (Hou,
-    Zhang and Zhou, NeurIPS 2017).
+    The columns are dealt at random into ``segments`` disjoint sets of (almost) equal size. The first ``overlap`` share
+    of the rows of each later segment still has the features of the segment before, as in feature evolvable streams
+    (Hou, Zhang and Zhou, NeurIPS 2017).
     """
 
     segments: int = 2

@@ -124,7 +124,9 @@ class RowBlock:
     def from_rows(cls, rows: Iterable[Row]) -> RowBlock:
         """Compress rows; codes are given in order of first sight."""
         code_of: dict[FeatureId, int] = {}
-        indptr, codes, values = [0], [], []
+        indptr: list[int] = [0]
+        codes: list[int] = []
+        values: list[NDArray[np.float64]] = []
         for row in rows:
             codes.extend(code_of.setdefault(i, len(code_of)) for i in row.ids)
             values.append(row.values)
@@ -201,7 +203,8 @@ class FeatureIndex:
 
 @njit
 def _compress(X):
-    # No branches: whether a cell is there cannot be predicted, so every cell is written and the place only moves on if it is.
+    # No branches: whether a cell is there cannot be predicted, so every cell is written and the place only moves on if
+    # it is.
     n, d = X.shape
     indptr = np.zeros(n + 1, np.int64)
     cells = 0

@@ -1,7 +1,8 @@
 """Model state as a plain tree, and that tree as one file without pickle.
 
 A tree is made of dict, list, tuple, set, deque, str, bytes, int, float, bool, None, NumPy arrays and scalars and NumPy
-generators. On disk it is an ``.npz``: the arrays as they are, the rest as JSON beside them, so that loading runs no code.
+generators. On disk it is an ``.npz``: the arrays as they are, the rest as JSON beside them, so that loading runs no
+code.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def save_tree(path: str | os.PathLike[str], value: Any) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with temporary.open("wb") as file:
-            np.savez(file, json=np.frombuffer(text.encode(), dtype=np.uint8), **{f"a{i}": a for i, a in enumerate(arrays)})
+            named: dict[str, Any] = {f"a{i}": a for i, a in enumerate(arrays)}
+            np.savez(file, json=np.frombuffer(text.encode(), dtype=np.uint8), **named)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -111,7 +113,9 @@ def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
         return {"dict": [[_encode(k, arrays), _encode(v, arrays)] for k, v in value.items()]}
     if isinstance(value, np.random.Generator):
         return {"generator": _encode(value.bit_generator.state, arrays)}
-    raise TypeError(f"a state tree cannot hold a {type(value).__name__}; feature ids are str, int, float, bool or tuples of them")
+    raise TypeError(
+        f"a state tree cannot hold a {type(value).__name__}; feature ids are str, int, float, bool or tuples of them"
+    )
 
 
 def _decode(value: Any, arrays: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -23,8 +23,8 @@ TASKS = ("classification", "regression")
 class HaphazardStream:
     """Rows with labels, in order; every iteration starts a fresh pass and gives the same rows.
 
-    Made by the loaders (`load`, `from_csv`, `from_frame`, `make_stream`, ...), or from arrays with `from_arrays` and from
-    dictionaries with `from_dicts`.
+    Made by the loaders (`load`, `from_csv`, `from_frame`, `make_stream`, ...), or from arrays with `from_arrays` and
+    from dictionaries with `from_dicts`.
 
     Attributes
     ----------
@@ -57,7 +57,9 @@ class HaphazardStream:
         if (self.chunks is None) == (self.dicts is None):
             raise StreamError("a stream is made of chunks of a table, or of dictionaries")
 
-    def masked(self, kind: str | Regime = "probabilistic", *, seed: int = 0, empty: str = "keep", **params: Any) -> Self:
+    def masked(
+        self, kind: str | Regime = "probabilistic", *, seed: int = 0, empty: str = "keep", **params: Any
+    ) -> Self:
         """The same rows under a regime.
 
         Parameters
@@ -92,7 +94,7 @@ class HaphazardStream:
         """The rows from ``start`` on."""
         return _part(self, start, None)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[RowBlock, NDArray[Any] | list[Any]]]:
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[RowBlock, NDArray[Any] | Sequence[Any]]]:
         """Rows in compressed blocks, with their labels.
 
         Raises
@@ -155,7 +157,9 @@ class HaphazardStream:
 
     def fingerprint(self) -> str:
         """Hash of the rows, labels and regime."""
-        digest = hashlib.sha256(repr((self.task, self.classes, self.n_rows, self.regime, self.mask_seed, self.empty)).encode())
+        digest = hashlib.sha256(
+            repr((self.task, self.classes, self.n_rows, self.regime, self.mask_seed, self.empty)).encode()
+        )
         if self.source_hash:
             digest.update(self.source_hash.encode())
         else:
@@ -163,7 +167,9 @@ class HaphazardStream:
                 digest.update(repr(block.columns).encode())
                 for array in (block.indptr, block.codes, block.values):
                     digest.update(array.tobytes())
-                digest.update(y.tobytes() if isinstance(y, np.ndarray) and y.dtype != object else repr(list(y)).encode())
+                digest.update(
+                    y.tobytes() if isinstance(y, np.ndarray) and y.dtype != object else repr(list(y)).encode()
+                )
         return digest.hexdigest()[:16]
 
     def _dict_blocks(self, size: int) -> Iterator[tuple[RowBlock, list[Any]]]:
@@ -279,7 +285,7 @@ def from_dicts(
         def source() -> Iterator[Any]:
             return iter(held)
 
-        n_rows = len(held) if hasattr(held, "__len__") else n_rows
+        n_rows = len(held) if isinstance(held, Sized) else n_rows
     return HaphazardStream(name, None, task, None if classes is None else tuple(classes), n_rows, dicts=source)
 
 
@@ -330,4 +336,6 @@ def _part(stream: HaphazardStream, start: int, stop: int | None) -> HaphazardStr
 
     n = stream.n_rows
     length = None if n is None else max(0, (n if stop is None else min(n, stop)) - start)
-    return HaphazardStream(f"{stream.name}[{start}:{'' if stop is None else stop}]", None, stream.task, stream.classes, length, dicts=dicts)
+    return HaphazardStream(
+        f"{stream.name}[{start}:{'' if stop is None else stop}]", None, stream.task, stream.classes, length, dicts=dicts
+    )

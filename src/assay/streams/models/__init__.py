@@ -9,7 +9,7 @@ from assay.streams.models.registry import MODELS, make_model, model_class
 
 _CLASSES = {attribute: name for name, (_, attribute) in MODELS.items()}
 
-__all__ = ["MODELS", "StreamModel", "learn_many", "make_model", "model_class", *_CLASSES]  # noqa: PLE0604
+__all__ = ["MODELS", "StreamModel", "learn_many", "make_model", "model_class", *_CLASSES]
 
 
 def __getattr__(name: str) -> Any:

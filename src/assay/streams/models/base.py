@@ -7,7 +7,8 @@ A subclass implements
 - ``_grow(n)``: make room for features ``0 .. n-1`` (slots; called before a slot is first used);
 - ``_score(slots, values)``: the score of a row, from the state alone. Slots that were never learned are not passed;
 - ``_learn(slots, values, target)``: update the state with one labelled row;
-- ``_run(indptr, slots, values, targets)``: if there is a compiled loop, score-then-learn over many rows. It must ignore,
+- ``_run(indptr, slots, values, targets)``: if there is a compiled loop, score-then-learn over many rows. It must
+ignore,
   when it scores, slots not yet learned at that row (``self._seen[slot] == 0``), and must count ``self._seen`` as it
   learns; rows whose target is missing (-1, or NaN in regression) are scored and not learned.
 
@@ -179,7 +180,8 @@ class StreamModel:
         return self._public_score(self._score(slots, values))
 
     def raw_score_one(self, row: Row) -> NDArray[np.float64]:
-        """As `score_one`, but natively multi-class models give one score a class for two classes too (see `run_block`)."""
+        """As `score_one`, but natively multi-class models give one score a class for two classes too (see
+        `run_block`)."""
         return np.atleast_1d(np.asarray(self._score(*self._known(row)), dtype=np.float64))
 
     def predict_one(self, row: Row) -> Any:
@@ -240,7 +242,9 @@ class StreamModel:
         if len(block) != len(y):
             raise StreamError(f"{len(block)} rows but {len(y)} labels")
         if self.task == "regression":
-            return self._run_known(block, np.array([np.nan if is_missing(v) else float(v) for v in y], dtype=np.float64))
+            return self._run_known(
+                block, np.array([np.nan if is_missing(v) else float(v) for v in y], dtype=np.float64)
+            )
         if self._frozen:
             return self._run_known(block, np.full(len(block), -1, dtype=np.int64))
         # A class seen first at row t must not be known before t: the block is cut there.
@@ -264,8 +268,8 @@ class StreamModel:
             return self._run_rowwise(block, targets)
         if self._frozen:
             # no slots for features that will not be learned
-            scores = [self._score(*self._known(block.row(t))) for t in range(len(block))]
-            return _stack_scores([np.asarray(s, dtype=np.float64)[None] for s in scores], np.ndim(scores[0]) if scores else 0)
+            rows = [np.asarray(self._score(*self._known(block.row(t))), dtype=np.float64) for t in range(len(block))]
+            return _stack_scores([row[None] for row in rows], rows[0].ndim if rows else 0)
         slots = self._index.register_block(block)
         self._reserve(len(self._index))
         scores = self._run(block.indptr, slots, block.values, targets)
@@ -375,8 +379,8 @@ class StreamModel:
             return
         if getattr(self, "on_limit", "evict") == "raise" or len(row) > limit:
             raise StateLimitExceeded(
-                f"{type(self).__name__} would hold {len(self._index) + new} features, max_features is {limit}; raise the "
-                f"limit, drop columns, or use on_limit='evict' (the least seen features are forgotten)"
+                f"{type(self).__name__} would hold {len(self._index) + new} features, max_features is {limit}; raise "
+                f"the limit, drop columns, or use on_limit='evict' (the least seen features are forgotten)"
             )
         here = {self._index.slot_of[i] for i in row.ids if i in self._index.slot_of}
         candidates = [s for s in range(len(self._index)) if s not in here]

@@ -60,7 +60,8 @@ def make_model(
 ) -> Any:
     """A model ready for a stream: by name or class, or a model of one's own.
 
-    Binary models are wrapped in `OneVsRest` for more than two classes; a model that has learned already is used as it is.
+    Binary models are wrapped in `OneVsRest` for more than two classes; a model that has learned already is used as it
+    is.
 
     Raises
     ------
@@ -85,7 +86,12 @@ def make_model(
         changes["task"] = "regression"
         return model.clone(**changes)
     many = classes is not None and len(classes) > 2
-    if "classes" in parameters and parameters["classes"] is None and classes is not None and (model.native_multiclass or not many):
+    if (
+        "classes" in parameters
+        and parameters["classes"] is None
+        and classes is not None
+        and (model.native_multiclass or not many)
+    ):
         changes["classes"] = tuple(classes)
     model = model.clone(**changes)
     if many and not model.native_multiclass:
@@ -101,7 +107,9 @@ class ForeignModel:
     def __init__(self, model: Any) -> None:
         for name in ("score_one", "learn_one"):
             if not callable(getattr(model, name, None)):
-                raise StreamError(f"{type(model).__name__} is no model: it has no method {name}(row{', y' * (name[0] == 'l')})")
+                raise StreamError(
+                    f"{type(model).__name__} is no model: it has no method {name}(row{', y' * (name[0] == 'l')})"
+                )
         self.model = model
 
     def __repr__(self) -> str:
@@ -114,7 +122,9 @@ class ForeignModel:
     def raw_score_one(self, row: Row) -> NDArray[np.float64]:
         score = np.atleast_1d(np.asarray(self.model.score_one(row), dtype=np.float64))
         if score.ndim != 1:
-            raise StreamError(f"{self!r}: score_one returned an array of shape {score.shape}; a float or one float a class is due")
+            raise StreamError(
+                f"{self!r}: score_one returned an array of shape {score.shape}; a float or one float a class is due"
+            )
         return score
 
     def learn_one(self, row: Row, y: Any) -> None:
@@ -135,7 +145,9 @@ class ForeignModel:
 
     def state_dict(self) -> Any:
         if not callable(getattr(self.model, "state_dict", None)):
-            raise StreamError(f"{self!r} has no state_dict() and load_state_dict(), so a pass with it cannot be checkpointed")
+            raise StreamError(
+                f"{self!r} has no state_dict() and load_state_dict(), so a pass with it cannot be checkpointed"
+            )
         return self.model.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
