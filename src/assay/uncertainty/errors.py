@@ -22,7 +22,8 @@ class EmptyCredalSet(UncertaintyError):
 
 
 class TargetShape(UncertaintyError):
-    """Labels were given where distributions are needed, the other way round, or for another number of rows or classes."""
+    """Labels were given where distributions are needed, the other way round, or for another number of rows or
+    classes."""
 
 
 class NotSupported(UncertaintyError):

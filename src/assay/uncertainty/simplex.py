@@ -143,9 +143,11 @@ def blocks(rows: int, floats_a_row: int, chunk: int | None = None) -> Iterator[s
 
 
 def row_uniform(seed: int, first: int, n: int, stream: int = 0) -> Float[np.ndarray, " rows"]:
-    """Uniform numbers in (0, 1) of rows ``first ... first + n - 1``; the one of a row depends on ``(seed, stream, row)`` alone.
+    """Uniform numbers in (0, 1) of rows ``first ... first + n - 1``; the one of a row depends on ``(seed, stream,
+    row)`` alone.
 
-    Counter-based (the finaliser of SplitMix64, Steele, Lea and Flood, OOPSLA 2014), so it is the same for any size of batch.
+    Counter-based (the finaliser of SplitMix64, Steele, Lea and Flood, OOPSLA 2014), so it is the same for any size of
+    batch.
 
     Examples
     --------

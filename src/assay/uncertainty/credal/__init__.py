@@ -1,6 +1,7 @@
 """Exact entropies, probabilities and decisions of credal sets."""
 
 from assay.uncertainty.credal.bounds import (
+    CredalSet,
     dominance_set,
     enclosing,
     expectation_bounds,
@@ -14,6 +15,18 @@ from assay.uncertainty.credal.coverage import hull_coverage, hull_distance, inte
 from assay.uncertainty.credal.decision import e_admissible, gamma_maximin
 
 __all__ = [
-    "dominance_set", "e_admissible", "enclosing", "expectation_bounds", "gamma_maximin", "hartley", "hull_coverage",
-    "hull_distance", "interval_coverage", "lower_entropy", "lower_probability", "upper_entropy", "zero_one_bounds",
-]  # fmt: skip
+    "CredalSet",
+    "dominance_set",
+    "e_admissible",
+    "enclosing",
+    "expectation_bounds",
+    "gamma_maximin",
+    "hartley",
+    "hull_coverage",
+    "hull_distance",
+    "interval_coverage",
+    "lower_entropy",
+    "lower_probability",
+    "upper_entropy",
+    "zero_one_bounds",
+]

@@ -38,7 +38,8 @@ def tv_lower_point(center: Distributions, radius: Rows) -> Distributions:
 
 
 def tv_upper_point(center: Distributions, radius: Rows) -> Distributions:
-    """The point of largest entropy: the small entries filled up to one level, the large ones cut to another, mass r each."""
+    """The point of largest entropy: the small entries filled up to one level, the large ones cut to another, mass r
+    each."""
     k = center.shape[1]
     ascending = np.sort(center, axis=1)
     counts = np.arange(1, k + 1)
@@ -81,7 +82,8 @@ def level_mode(alpha: Distributions, tau: Rows) -> tuple[Distributions, Rows]:
 
 
 def level_box(mode: Distributions, rho: Rows) -> tuple[Distributions, Distributions]:
-    """Smallest and largest value of each class over ``KL(mode || q) <= rho``: the others keep their ratios, so one equation a bound."""
+    """Smallest and largest value of each class over ``KL(mode || q) <= rho``: the others keep their ratios, so one
+    equation a bound."""
 
     def divergence(q: NDArray[np.float64]) -> NDArray[np.float64]:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -103,7 +105,8 @@ def level_box(mode: Distributions, rho: Rows) -> tuple[Distributions, Distributi
 def level_upper(mode: Distributions, rho: Rows) -> tuple[Rows, Rows]:
     """Largest entropy over ``KL(mode || q) <= rho`` and its duality gap.
 
-    At the optimum ``lam m_k / q_k - log q_k = c``, that is ``q_k = lam m_k / W(lam m_k e^c)`` with Lambert's W; two nested
+    At the optimum ``lam m_k / q_k - log q_k = c``, that is ``q_k = lam m_k / W(lam m_k e^c)`` with Lambert's W; two
+    nested
     bisections find c (sum one) and lam (the divergence). Any lam gives the dual bound that makes the gap.
     """
     n, k = mode.shape
@@ -124,7 +127,9 @@ def level_upper(mode: Distributions, rho: Rows) -> tuple[Rows, Rows]:
         middle = (low + high) / 2
         q = _at_multiplier(m, np.exp(middle))
         with np.errstate(divide="ignore"):
-            too_far = np.where(m > 0, m * (np.log(np.maximum(m, 1e-300)) - np.log(np.maximum(q, 1e-300))), 0.0).sum(1) > r
+            too_far = (
+                np.where(m > 0, m * (np.log(np.maximum(m, 1e-300)) - np.log(np.maximum(q, 1e-300))), 0.0).sum(1) > r
+            )
         low, high = np.where(too_far, middle, low), np.where(too_far, high, middle)
     lam = np.exp(high)
     q = _at_multiplier(m, lam)
@@ -164,7 +169,8 @@ def _at_multiplier(mode: Distributions, lam: Rows) -> Distributions:
 
 
 def level_minimum(gain: Distributions, mode: Distributions, rho: Rows) -> Distributions:
-    """The q of ``KL(mode || q) <= rho`` with the least ``gain . q``: ``q_k ~ m_k / (gain_k - nu)``, one bisection over nu.
+    """The q of ``KL(mode || q) <= rho`` with the least ``gain . q``: ``q_k ~ m_k / (gain_k - nu)``, one bisection over
+    nu.
 
     Entries of the mode below 1e-12 count as 1e-12.
     """
@@ -188,7 +194,8 @@ def level_minimum(gain: Distributions, mode: Distributions, rho: Rows) -> Distri
 def level_lower(mode: Distributions, rho: Rows, *, rounds: int = 50) -> tuple[Rows, Rows]:
     """A small entropy over the level set, found from K starts, and the box value, which bounds the minimum from below.
 
-    There is no closed form for this concave minimisation: one start a class (the point where that class is largest), then
+    There is no closed form for this concave minimisation: one start a class (the point where that class is largest),
+    then
     full linearised steps, each of which lowers the entropy. The value is not certified.
 
     Returns

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from assay.uncertainty.credal.balls import level_box, level_lower, level_minimum, level_mode, level_upper, tv_entropy, tv_upper_point
+from assay.uncertainty.credal.balls import (
+    level_box,
+    level_lower,
+    level_minimum,
+    level_mode,
+    level_upper,
+    tv_entropy,
+    tv_upper_point,
+)
 from assay.uncertainty.credal.hull import GAP, lower_entropy_hull, upper_entropy_hull
 from assay.uncertainty.credal.intervals import lower_entropy_intervals, upper_entropy_intervals
 from assay.uncertainty.errors import NotSupported, UncertaintyError
@@ -69,7 +77,10 @@ def lower_entropy(rep: CredalSet, *, chunk: int | None = None) -> Array:
 def _certified(gap: Array) -> None:
     if gap.max(initial=0.0) > GAP:
         row = int(gap.argmax())
-        raise UncertaintyError(f"row {row}: the upper entropy is certified to {gap[row]:.2g} only (goal {GAP}); are its vertices distributions?")
+        raise UncertaintyError(
+            f"row {row}: the upper entropy is certified to {gap[row]:.2g} only (goal {GAP}); "
+            "are its vertices distributions?"
+        )
 
 
 def enclosing(rep: CredalSet) -> Intervals:
@@ -99,7 +110,12 @@ def lower_probability(rep: CredalSet, *, force: bool = False) -> Array:
     """
     k = rep.n_classes
     if k > HARTLEY_CLASSES and not force:
-        raise NotSupported("hartley", f"{k} classes", (), f"it takes 2^{k} numbers a row (force=True lifts the limit of {HARTLEY_CLASSES})")
+        raise NotSupported(
+            "hartley",
+            f"{k} classes",
+            (),
+            f"it takes 2^{k} numbers a row (force=True lifts the limit of {HARTLEY_CLASSES})",
+        )
     events = ((np.arange(2**k)[:, None] >> np.arange(k)) & 1).astype(np.float64)
     if isinstance(rep, Intervals):
         box = rep.reachable()
@@ -118,7 +134,8 @@ def lower_probability(rep: CredalSet, *, force: bool = False) -> Array:
 def hartley(rep: CredalSet, *, force: bool = False) -> Array:
     """Generalised Hartley measure ``sum_A m(A) log |A|`` in nats, m the Moebius inverse of the lower probability.
 
-    (Abellan and Moral, 2000.) The masses of a set that is no belief function may be negative; the measure is defined all the same.
+    (Abellan and Moral, 2000.) The masses of a set that is no belief function may be negative; the measure is defined
+    all the same.
 
     Examples
     --------
@@ -176,7 +193,8 @@ def _least_maximum(vertices: Array) -> float:
 
 
 def expectation_bounds(rep: CredalSet, values: ArrayLike) -> tuple[Array, Array]:
-    """Smallest and largest expectation of ``values (K)`` or ``(K, A)`` over each set: ``(..., )`` or ``(..., A)``; exact.
+    """Smallest and largest expectation of ``values (K)`` or ``(K, A)`` over each set: ``(..., )`` or ``(..., A)``;
+    exact.
 
     Examples
     --------

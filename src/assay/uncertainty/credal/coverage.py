@@ -1,4 +1,5 @@
-"""Does a set hold the true distribution? Intervals at once; hulls by a box test, a projection, and a program only in between."""
+"""Does a set hold the true distribution? Intervals at once; hulls by a box test, a projection, and a program only in
+between."""
 
 from __future__ import annotations
 
@@ -28,11 +29,13 @@ def hull_coverage(rep: Hull, target: Targets, *, epsilon: float = EPSILON) -> Bo
     """Whether the L1 distance of the target to the hull is at most ``epsilon``.
 
     Each answer is certified: inside by a point of the hull that is near enough, outside by a separating direction
-    (``|y - p|_1 >= g . y - max_v g . v`` for any g with entries in [-1, 1]). Only rows that neither settles go to a linear program.
+    (``|y - p|_1 >= g . y - max_v g . v`` for any g with entries in [-1, 1]). Only rows that neither settles go to a
+    linear program.
 
     Examples
     --------
-    >>> hull_coverage(Hull([[[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]]] * 2), np.array([[0.5, 0.5, 0.0], [0.4, 0.4, 0.2]])).tolist()
+    >>> hull = Hull([[[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]]] * 2)
+    >>> hull_coverage(hull, np.array([[0.5, 0.5, 0.0], [0.4, 0.4, 0.2]])).tolist()
     [True, False]
     """
     inside, _ = _classify(rep, target, epsilon)
@@ -53,7 +56,9 @@ def _vertices(rep: Hull, target: Targets) -> Float[np.ndarray, "rows vertices cl
 
 def _fits(shape: tuple[int, ...], target: Targets) -> None:
     if shape != target.shape:
-        raise TargetShape(f"targets of shape {target.shape} do not fit sets of shape {shape}; first-order targets are (rows, classes)")
+        raise TargetShape(
+            f"targets of shape {target.shape} do not fit sets of shape {shape}; first-order targets are (rows, classes)"
+        )
 
 
 def _classify(rep: Hull, target: Targets, epsilon: float) -> tuple[Bool[np.ndarray, " rows"], int]:
@@ -91,6 +96,8 @@ def _program(vertices: Float[np.ndarray, "vertices classes"], y: Float[np.ndarra
 
     m, k = vertices.shape
     cost = np.concatenate([np.zeros(m), np.ones(2 * k)])
-    equal = np.vstack([np.hstack([vertices.T, np.eye(k), -np.eye(k)]), np.concatenate([np.ones(m), np.zeros(2 * k)])[None]])
+    equal = np.vstack(
+        [np.hstack([vertices.T, np.eye(k), -np.eye(k)]), np.concatenate([np.ones(m), np.zeros(2 * k)])[None]]
+    )
     found = linprog(cost, A_eq=equal, b_eq=np.append(y, 1.0), bounds=[(0, None)] * (m + 2 * k))
     return float(found.fun)

@@ -12,7 +12,9 @@ from assay.uncertainty.errors import NotSupported, UncertaintyError
 from assay.uncertainty.representations import Hull, Intervals, TVBall
 
 
-def gamma_maximin(rep: CredalSet, utility: ArrayLike | None = None, *, cost: ArrayLike | None = None) -> NDArray[np.int64]:
+def gamma_maximin(
+    rep: CredalSet, utility: ArrayLike | None = None, *, cost: ArrayLike | None = None
+) -> NDArray[np.int64]:
     """The action whose worst expected utility over the set is best.
 
     Parameters
@@ -31,15 +33,19 @@ def gamma_maximin(rep: CredalSet, utility: ArrayLike | None = None, *, cost: Arr
     --------
     >>> gamma_maximin(Intervals([[0.3, 0.4]], [[0.6, 0.7]])).tolist()
     [1]
-    >>> gamma_maximin(Intervals([[0.3, 0.4]], [[0.6, 0.7]]), cost=[[0, 9, 1], [9, 0, 1]]).tolist()     # action 2: ask a person
+    # action 2: ask a person
+    >>> gamma_maximin(Intervals([[0.3, 0.4]], [[0.6, 0.7]]), cost=[[0, 9, 1], [9, 0, 1]]).tolist()
     [2]
     """
     low, _ = expectation_bounds(rep, _utility(rep, utility, cost))
     return np.asarray(low.argmax(-1))
 
 
-def e_admissible(rep: CredalSet, utility: ArrayLike | None = None, *, cost: ArrayLike | None = None) -> NDArray[np.bool_]:
-    """Actions that are best for some distribution of the set (Levi): a mask ``(..., A)``; a linear program an action and row.
+def e_admissible(
+    rep: CredalSet, utility: ArrayLike | None = None, *, cost: ArrayLike | None = None
+) -> NDArray[np.bool_]:
+    """Actions that are best for some distribution of the set (Levi): a mask ``(..., A)``; a linear program an action
+    and row.
 
     Raises
     ------
@@ -63,7 +69,11 @@ def _utility(rep: CredalSet, utility: ArrayLike | None, cost: ArrayLike | None) 
     if utility is not None and cost is not None:
         raise UncertaintyError("give a matrix of utilities or one of costs, not both")
     k = rep.n_classes
-    u = np.eye(k) if utility is None and cost is None else np.asarray(utility if cost is None else cost, dtype=np.float64)
+    u = (
+        np.eye(k)
+        if utility is None and cost is None
+        else np.asarray(utility if cost is None else cost, dtype=np.float64)
+    )
     if u.ndim != 2 or u.shape[0] != k or not np.isfinite(u).all():
         raise UncertaintyError(f"utilities are a finite matrix (classes, actions) with {k} rows, not shape {u.shape}")
     return u if cost is None else -u
@@ -80,20 +90,40 @@ def _best_somewhere(rep: CredalSet, i: int, u: NDArray[np.float64], action: int)
         if not rep.convex:
             return bool((better @ v.T <= 1e-12).all(0).any())
         m = len(v)
-        problem: dict[str, Any] = {"A_ub": better @ v.T, "b_ub": np.zeros(len(better)), "A_eq": np.ones((1, m)), "b_eq": [1.0], "bounds": [(0, 1)] * m}
+        problem: dict[str, Any] = {
+            "A_ub": better @ v.T,
+            "b_ub": np.zeros(len(better)),
+            "A_eq": np.ones((1, m)),
+            "b_eq": [1.0],
+            "bounds": [(0, 1)] * m,
+        }
     elif isinstance(rep, Intervals):
         l, h = rep.lower.reshape(-1, k)[i], rep.upper.reshape(-1, k)[i]
         bounds = list(zip(l, h, strict=True))
         m = k
-        problem = {"A_ub": better, "b_ub": np.zeros(len(better)), "A_eq": np.ones((1, k)), "b_eq": [1.0], "bounds": bounds}
+        problem = {
+            "A_ub": better,
+            "b_ub": np.zeros(len(better)),
+            "A_eq": np.ones((1, k)),
+            "b_eq": [1.0],
+            "bounds": bounds,
+        }
     else:
         assert isinstance(rep, TVBall)
         c, r = rep.center.reshape(-1, k)[i], rep.radius.reshape(-1)[i]
         m = 3 * k  # p, and the two parts of p - c
         none = np.zeros((len(better), 2 * k))
         a_ub = np.vstack([np.hstack([better, none]), np.concatenate([np.zeros(k), np.ones(2 * k)])[None]])
-        a_eq = np.vstack([np.hstack([np.eye(k), -np.eye(k), np.eye(k)]), np.concatenate([np.ones(k), np.zeros(2 * k)])[None]])
-        problem = {"A_ub": a_ub, "b_ub": np.append(np.zeros(len(better)), 2 * r), "A_eq": a_eq, "b_eq": np.append(c, 1.0), "bounds": [(0, 1)] * m}
+        a_eq = np.vstack(
+            [np.hstack([np.eye(k), -np.eye(k), np.eye(k)]), np.concatenate([np.ones(k), np.zeros(2 * k)])[None]]
+        )
+        problem = {
+            "A_ub": a_ub,
+            "b_ub": np.append(np.zeros(len(better)), 2 * r),
+            "A_eq": a_eq,
+            "b_eq": np.append(c, 1.0),
+            "bounds": [(0, 1)] * m,
+        }
     if not len(better):
         return True
     return bool(linprog(np.zeros(m), **problem).status == 0)

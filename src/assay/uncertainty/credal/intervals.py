@@ -60,7 +60,8 @@ def upper_entropy_intervals(lower: Bounds, upper: Bounds, chunk: int | None = No
 def lower_entropy_intervals(lower: Bounds, upper: Bounds) -> Rows:
     """Smallest Shannon entropy in nats; it lies at an extreme point, where all classes but one are at a bound.
 
-    Up to 12 classes all extreme points are compared; above, branch and bound on the interval of the one class whose chord is
+    Up to 12 classes all extreme points are compared; above, branch and bound on the interval of the one class whose
+    chord is
     not exact, to a gap of 1e-12.
 
     >>> lower_entropy_intervals(np.array([[0.1, 0.2, 0.3]]), np.array([[0.3, 0.4, 0.5]])).round(6).tolist()
@@ -92,7 +93,9 @@ def _enumerated(lower: Bounds, upper: Bounds) -> Rows:
     for part in blocks(n, 2**k * 4, None):
         l, u = lower[part], upper[part]
         width = u - l
-        left = (1 - l.sum(1))[:, None] - width @ sets.T  # what remains when the classes of a set are at their upper ends
+        left = (1 - l.sum(1))[
+            :, None
+        ] - width @ sets.T  # what remains when the classes of a set are at their upper ends
         ends = _h(l).sum(1)[:, None] + (_h(u) - _h(l)) @ sets.T
         best = np.full(len(l), np.inf)
         for j in range(k):
@@ -109,11 +112,15 @@ def _enumerated(lower: Bounds, upper: Bounds) -> Rows:
     return np.maximum(out, 0.0)
 
 
-def branch_and_bound(lower: Float[np.ndarray, " classes"], upper: Float[np.ndarray, " classes"], *, nodes: int = NODES) -> float:
+def branch_and_bound(
+    lower: Float[np.ndarray, " classes"], upper: Float[np.ndarray, " classes"], *, nodes: int = NODES
+) -> float:
     """Smallest entropy of one row by best-first branch and bound.
 
-    The bound of a node replaces ``-p log p`` by its chord on the node's interval: a linear program with one constraint, solved
-    by sorting slopes. Its solution has at most one class inside its interval; the node is split there, where the chord then is
+    The bound of a node replaces ``-p log p`` by its chord on the node's interval: a linear program with one
+    constraint, solved
+    by sorting slopes. Its solution has at most one class inside its interval; the node is split there, where the chord
+    then is
     exact. A warning names the remaining gap if ``nodes`` do not suffice.
     """
     order = itertools.count()
@@ -147,9 +154,15 @@ def branch_and_bound(lower: Float[np.ndarray, " classes"], upper: Float[np.ndarr
             continue
         seen += 1
         if seen > nodes:
-            warnings.warn(f"lower entropy: after {nodes} nodes the value {best:.9g} is within {best - bound:.2g} of the minimum", stacklevel=2)
+            warnings.warn(
+                f"lower entropy: after {nodes} nodes the value {best:.9g} is within {best - bound:.2g} of the minimum",
+                stacklevel=2,
+            )
             break
-        for l2, u2 in ((l, np.where(np.arange(len(u)) == inside, p, u)), (np.where(np.arange(len(l)) == inside, p, l), u)):
+        for l2, u2 in (
+            (l, np.where(np.arange(len(u)) == inside, p, u)),
+            (np.where(np.arange(len(l)) == inside, p, l), u),
+        ):
             if l2.sum() <= 1 + 1e-12 and u2.sum() >= 1 - 1e-12:
                 b2, p2, i2 = solve(l2, u2)
                 best = min(best, float(_h(p2).sum()))

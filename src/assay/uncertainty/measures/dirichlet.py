@@ -8,14 +8,31 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, digamma, gammainc, gammaincinv, gammaln
 
 from assay.uncertainty.errors import NotSupported
-from assay.uncertainty.measures.sample import cumulative, gini, label_variance, labelwise, ordinal_entropy, ordinal_variance, shannon
+from assay.uncertainty.measures.sample import (
+    cumulative,
+    gini,
+    label_variance,
+    labelwise,
+    ordinal_entropy,
+    ordinal_variance,
+    shannon,
+)
 
 Alpha = Float[np.ndarray, "rows classes"]
 Rows = Float[np.ndarray, " rows"]
 
 DIRICHLET_MEASURES = (
-    "entropy", "brier", "zero_one", "variance", "ordinal_entropy", "ordinal_variance", "labelwise", "tv", "vacuity", "differential",
-)  # fmt: skip
+    "entropy",
+    "brier",
+    "zero_one",
+    "variance",
+    "ordinal_entropy",
+    "ordinal_variance",
+    "labelwise",
+    "tv",
+    "vacuity",
+    "differential",
+)
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 

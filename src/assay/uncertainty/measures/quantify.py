@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from assay.uncertainty import credal
 from assay.uncertainty.errors import FallbackWarning, NotSupported, UncertaintyError
-from assay.uncertainty.measures.dirichlet import DIRICHLET_MEASURES, dirichlet_three
+from assay.uncertainty.measures.dirichlet import dirichlet_three
 from assay.uncertainty.measures.sample import GENERATORS, MEASURES, additive, shannon, total_variation
 from assay.uncertainty.representations import (
     Categorical,
@@ -83,7 +83,11 @@ class Decomposition:
             values = getattr(self, name)
             if values is not None:
                 if name != notion:
-                    warnings.warn(f"this prediction has no {notion} uncertainty; its {name} uncertainty is used", FallbackWarning, stacklevel=2)
+                    warnings.warn(
+                        f"this prediction has no {notion} uncertainty; its {name} uncertainty is used",
+                        FallbackWarning,
+                        stacklevel=2,
+                    )
                 return np.asarray(values)
         raise UncertaintyError("this prediction has no uncertainty at all")
 
@@ -106,15 +110,18 @@ def quantify(
     rep : Representation
         Or an array, which is taken as class probabilities ``(..., K)``.
     measure : str
-        ``entropy, brier, zero_one, spherical, tv, variance, ordinal_entropy, ordinal_variance, labelwise`` for second-order
+        ``entropy, brier, zero_one, spherical, tv, variance, ordinal_entropy, ordinal_variance, labelwise`` for
+        second-order
         distributions (a Dirichlet also ``vacuity, differential``; normal logits also ``dempster_shafer``); ``entropy,
-        hartley, zero_one, spread, imprecision`` for credal sets; ``size`` for conformal sets; ``variance`` for regression.
+        hartley, zero_one, spread, imprecision`` for credal sets; ``size`` for conformal sets; ``variance`` for
+        regression.
     base : float or "normalize", optional
         Base of the logarithm (entropies only); default nats.
     chunk : int, optional
         Rows at a time; default: what fits the cache. Results do not depend on it, and a memory map is never read whole.
     samples, seed : int
-        Draws where a measure has no closed form (normal logits; mixtures and spherical scores of Dirichlet distributions).
+        Draws where a measure has no closed form (normal logits; mixtures and spherical scores of Dirichlet
+        distributions).
     force : bool
         Compute Hartley measures for more than 16 classes.
 
@@ -208,25 +215,29 @@ def _sample(rep: Sample, measure: str, chunk: int | None) -> Decomposition:
         weights = w if w is None or w.ndim == 1 else w[part]
         return total_variation(p, weights) if measure == "tv" else additive(p, weights, measure)
 
-    parts = [v.reshape(rep.batch_shape) for v in _in_blocks(len(flat), m * k, chunk, one)]
-    return Decomposition(*parts, additive=measure != "tv")
+    t, a, e = (v.reshape(rep.batch_shape) for v in _in_blocks(len(flat), m * k, chunk, one))
+    return Decomposition(t, a, e, additive=measure != "tv")
 
 
-def _dirichlet(rep: Dirichlet | DirichletMixture, measure: str, chunk: int | None, samples: int, seed: int) -> Decomposition:
+def _dirichlet(
+    rep: Dirichlet | DirichletMixture, measure: str, chunk: int | None, samples: int, seed: int
+) -> Decomposition:
     if isinstance(rep, DirichletMixture):
         _only(rep, measure, MEASURES)
         rng = np.random.default_rng(seed)
         m, k = rep.alpha.shape[-2:]
         alpha = rep.alpha.reshape(-1, m, k)
-        pick = (rng.random((len(alpha), samples, 1)) > np.cumsum(rep.weights.reshape(-1, 1, m), axis=-1)[..., :-1]).sum(-1)
+        pick = (rng.random((len(alpha), samples, 1)) > np.cumsum(rep.weights.reshape(-1, 1, m), axis=-1)[..., :-1]).sum(
+            -1
+        )
         drawn = Dirichlet(np.take_along_axis(alpha, pick[..., None], axis=1)).sample(1, rng).probs[:, :, 0]
         return _sample(Sample(drawn.reshape(*rep.batch_shape, samples, k)), measure, chunk)
     if measure == "spherical":
         return _sample(rep.sample(samples, np.random.default_rng(seed)), measure, chunk)
     flat = rep.alpha.reshape(-1, rep.n_classes)
     found = _in_blocks(len(flat), 200 * rep.n_classes, chunk, lambda part: dirichlet_three(flat[part], measure))
-    parts = [None if np.isnan(v).all() and v.size else v.reshape(rep.batch_shape) for v in found]
-    return Decomposition(*parts, additive=measure not in ("tv", "vacuity", "differential"))
+    t, a, e = (None if np.isnan(v).all() and v.size else v.reshape(rep.batch_shape) for v in found)
+    return Decomposition(t, a, e, additive=measure not in ("tv", "vacuity", "differential"))
 
 
 def _logits(rep: GaussianLogits, measure: str, chunk: int | None, samples: int, seed: int) -> Decomposition:
@@ -246,8 +257,8 @@ def _logits(rep: GaussianLogits, measure: str, chunk: int | None, samples: int, 
         logits /= logits.sum(-1, keepdims=True)
         return total_variation(logits, None) if measure == "tv" else additive(logits, None, measure)
 
-    parts = [v.reshape(rep.batch_shape) for v in _in_blocks(len(mu), samples * k, chunk, one)]
-    return Decomposition(*parts, additive=measure != "tv")
+    t, a, e = (v.reshape(rep.batch_shape) for v in _in_blocks(len(mu), samples * k, chunk, one))
+    return Decomposition(t, a, e, additive=measure != "tv")
 
 
 def _first_order(rep: Categorical | WithDensity, measure: str) -> Decomposition:
@@ -275,7 +286,7 @@ def _regression(rep: Representation, measure: str) -> Decomposition:
     return Decomposition(aleatoric + spread, aleatoric, spread, True)
 
 
-def _credal(rep: Representation, measure: str, chunk: int | None, force: bool) -> Decomposition:
+def _credal(rep: credal.CredalSet, measure: str, chunk: int | None, force: bool) -> Decomposition:
     works = ("entropy", "hartley", "zero_one", "spread", "imprecision")
     _only(rep, measure, works)
     if measure == "entropy":

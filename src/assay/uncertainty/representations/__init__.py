@@ -1,7 +1,13 @@
 """How a prediction says how sure it is: first-order and second-order distributions, credal sets, conformal sets."""
 
 from assay.uncertainty.representations.base import Representation
-from assay.uncertainty.representations.first_order import Bernoulli, Categorical, Gaussian, GaussianMixture, SparseLogCategorical
+from assay.uncertainty.representations.first_order import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    GaussianMixture,
+    SparseLogCategorical,
+)
 from assay.uncertainty.representations.second_order import (
     Dirichlet,
     DirichletMixture,
@@ -14,7 +20,23 @@ from assay.uncertainty.representations.second_order import (
 from assay.uncertainty.representations.sets import Hull, Intervals, IntervalSet, LabelSet, LevelSet, TVBall
 
 __all__ = [
-    "Bernoulli", "Categorical", "Dirichlet", "DirichletMixture", "Gaussian", "GaussianLogits", "GaussianMixture",
-    "GaussianSample", "Hull", "IntervalSet", "Intervals", "LabelSet", "LevelSet", "NormalInverseGamma", "Representation",
-    "Sample", "SparseLogCategorical", "TVBall", "WithDensity",
-]  # fmt: skip
+    "Bernoulli",
+    "Categorical",
+    "Dirichlet",
+    "DirichletMixture",
+    "Gaussian",
+    "GaussianLogits",
+    "GaussianMixture",
+    "GaussianSample",
+    "Hull",
+    "IntervalSet",
+    "Intervals",
+    "LabelSet",
+    "LevelSet",
+    "NormalInverseGamma",
+    "Representation",
+    "Sample",
+    "SparseLogCategorical",
+    "TVBall",
+    "WithDensity",
+]

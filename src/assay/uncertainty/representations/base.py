@@ -74,3 +74,8 @@ def positive(name: str, values: NDArray[np.float64], *, strict: bool = True) -> 
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         raise UncertaintyError(f"{name} at {at} is {values[at]}; it must be {'above' if strict else 'at least'} 0")
+
+
+def row_names(table: Any) -> Any:
+    """The index of a data frame or series; None for anything else."""
+    return table.index if hasattr(table, "iloc") else None

@@ -67,7 +67,9 @@ class Bernoulli(Categorical):
     def __init__(self, p: ArrayLike) -> None:
         p = np.asarray(p, dtype=np.float64)
         if not ((p >= 0) & (p <= 1)).all():
-            raise NotADistribution(f"a probability lies between 0 and 1; row {int(np.argmax(~((p >= 0) & (p <= 1))))} does not")
+            raise NotADistribution(
+                f"a probability lies between 0 and 1; row {int(np.argmax(~((p >= 0) & (p <= 1))))} does not"
+            )
         super().__init__(np.stack([1 - p, p], axis=-1))
 
     @classmethod

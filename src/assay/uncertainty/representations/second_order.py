@@ -46,15 +46,21 @@ class Sample(Representation):
     ) -> None:  # fmt: skip
         raw = probs if isinstance(probs, np.ndarray) else np.asarray(probs)
         if raw.ndim < 2:
-            raise AmbiguousAxis(f"a sample needs an axis of members and one of classes; this array has shape {raw.shape}")
+            raise AmbiguousAxis(
+                f"a sample needs an axis of members and one of classes; this array has shape {raw.shape}"
+            )
         if not -raw.ndim <= axis < raw.ndim or axis in (-1, raw.ndim - 1):
-            raise AmbiguousAxis(f"axis {axis} cannot be the axis of members of an array of shape {raw.shape} (classes are last)")
+            raise AmbiguousAxis(
+                f"axis {axis} cannot be the axis of members of an array of shape {raw.shape} (classes are last)"
+            )
         self.probs = as_probabilities(np.moveaxis(raw, axis, -2), renormalize=renormalize)
         self.weights: NDArray[np.float64] | None = None
         if weights is not None:
             w = np.asarray(weights, dtype=np.float64)
             if w.shape[-1:] != (self.n_members,) or (w.ndim > 1 and w.shape != self.probs.shape[:-1]):
-                raise NotADistribution(f"weights of shape {w.shape} do not fit {self.n_members} members of shape {self.probs.shape}")
+                raise NotADistribution(
+                    f"weights of shape {w.shape} do not fit {self.n_members} members of shape {self.probs.shape}"
+                )
             if not (np.isfinite(w).all() and (w >= 0).all() and (w.sum(-1) > 0).all()):
                 raise NotADistribution("weights must be finite, not negative, and positive in sum")
             self.weights = w / w.sum(-1, keepdims=True)
@@ -81,11 +87,15 @@ class Sample(Representation):
         """(Weighted) mean of the members."""
         if self.weights is None:
             return np.asarray(self.probs.mean(axis=-2))
-        return np.asarray(np.einsum("...mk,...m->...k", self.probs, np.broadcast_to(self.weights, self.probs.shape[:-1])))
+        return np.asarray(
+            np.einsum("...mk,...m->...k", self.probs, np.broadcast_to(self.weights, self.probs.shape[:-1]))
+        )
 
     def rows(self, part: Any) -> Sample:
         """Some of the rows (first axis), unchecked."""
-        return self._with(self.probs[part], self.weights if self.weights is None or self.weights.ndim == 1 else self.weights[part])
+        return self._with(
+            self.probs[part], self.weights if self.weights is None or self.weights.ndim == 1 else self.weights[part]
+        )
 
     def _with(self, probs: NDArray[np.float64], weights: NDArray[np.float64] | None) -> Sample:
         made = object.__new__(Sample)
@@ -204,7 +214,8 @@ class GaussianSample(Representation):
 
 
 class NormalInverseGamma(Representation):
-    """Evidence of a regressor: ``gamma, nu, alpha, beta (...)`` with ``nu, beta > 0`` and ``alpha > 1`` (Amini et al., 2020)."""
+    """Evidence of a regressor: ``gamma, nu, alpha, beta (...)`` with ``nu, beta > 0`` and ``alpha > 1`` (Amini et
+    al., 2020)."""
 
     def __init__(self, gamma: ArrayLike, nu: ArrayLike, alpha: ArrayLike, beta: ArrayLike) -> None:
         arrays = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (gamma, nu, alpha, beta)))

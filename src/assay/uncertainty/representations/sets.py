@@ -30,7 +30,9 @@ class Intervals(Representation):
     """
 
     def __init__(self, lower: ArrayLike, upper: ArrayLike) -> None:
-        self.lower, self.upper = np.broadcast_arrays(np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64))
+        self.lower, self.upper = np.broadcast_arrays(
+            np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
+        )
         for name, values in (("lower", self.lower), ("upper", self.upper)):
             bad = ~((values >= -1e-12) & (values <= 1 + 1e-12))
             if bad.any():
@@ -42,8 +44,8 @@ class Intervals(Representation):
             at = tuple(int(i) for i in np.argwhere(np.atleast_1d(bad))[0])
             row = at[0] if len(at) == 1 else at
             raise EmptyCredalSet(
-                f"row {row} holds no distribution: lower bounds sum to {np.atleast_1d(low)[at]:.6g} (at most 1), upper ones to "
-                f"{np.atleast_1d(high)[at]:.6g} (at least 1), and no lower one may be above its upper one"
+                f"row {row} holds no distribution: lower bounds sum to {np.atleast_1d(low)[at]:.6g} (at most 1), "
+                f"upper ones to {np.atleast_1d(high)[at]:.6g} (at least 1), and no lower one may be above its upper one"
             )
         self.lower, self.upper = np.clip(self.lower, 0, 1), np.clip(np.maximum(self.upper, self.lower), 0, 1)
 
@@ -66,7 +68,8 @@ class Intervals(Representation):
         return Intervals(np.minimum(lower, upper), upper).named(self.classes, self.index)
 
     def mean(self) -> NDArray[np.float64]:
-        """The point of the set that divides every interval in the same ratio (intersection probability, Cuzzolin 2009)."""
+        """The point of the set that divides every interval in the same ratio (intersection probability, Cuzzolin
+        2009)."""
         low = self.lower.sum(-1, keepdims=True)
         width = (self.upper - self.lower).sum(-1, keepdims=True)
         share = np.where(width > 0, (1 - low) / np.where(width > 0, width, 1), 0)
@@ -134,9 +137,11 @@ class TVBall(Representation):
 
 
 class LevelSet(Representation):
-    """All distributions whose Dirichlet density is at least ``tau`` times the largest: ``alpha (..., K)``, ``tau (...)`` in (0, 1].
+    """All distributions whose Dirichlet density is at least ``tau`` times the largest: ``alpha (..., K)``, ``tau
+    (...)`` in (0, 1].
 
-    With all alpha at least 1 this is ``{q: KL(mode || q) <= -log(tau) / sum(alpha - 1)}``, a convex set; its entropies raise
+    With all alpha at least 1 this is ``{q: KL(mode || q) <= -log(tau) / sum(alpha - 1)}``, a convex set; its entropies
+    raise
     `NotSupported` otherwise.
     """
 
@@ -202,7 +207,9 @@ class LabelSet(Representation):
         codes = np.asarray(y)
         if self.classes is not None:
             places = {name: k for k, name in enumerate(self.classes)}
-            codes = np.array([places[v.item() if isinstance(v, np.generic) else v] for v in codes.ravel()]).reshape(codes.shape)
+            codes = np.array([places[v.item() if isinstance(v, np.generic) else v] for v in codes.ravel()]).reshape(
+                codes.shape
+            )
         return np.take_along_axis(self.mask, codes[..., None].astype(np.int64), -1)[..., 0]
 
     def to_frame(self) -> pd.DataFrame:
@@ -218,7 +225,9 @@ class IntervalSet(Representation):
     """Prediction intervals: ``lower, upper (...)``; infinite ends are allowed."""
 
     def __init__(self, lower: ArrayLike, upper: ArrayLike) -> None:
-        self.lower, self.upper = np.broadcast_arrays(np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64))
+        self.lower, self.upper = np.broadcast_arrays(
+            np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
+        )
         if np.isnan(self.lower).any() or np.isnan(self.upper).any():
             raise UncertaintyError("the ends of an interval must not be NaN")
 
@@ -241,4 +250,6 @@ class IntervalSet(Representation):
         """A data frame with the row names of the input: lower, upper, width."""
         import pandas as pd
 
-        return pd.DataFrame({"lower": self.lower.ravel(), "upper": self.upper.ravel(), "width": self.width.ravel()}, index=self.index)
+        return pd.DataFrame(
+            {"lower": self.lower.ravel(), "upper": self.upper.ravel(), "width": self.width.ravel()}, index=self.index
+        )
