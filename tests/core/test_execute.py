@@ -373,3 +373,13 @@ def test_the_seed_streams_of_purposes_differ_and_repeat(tmp_path):
         a.artifact("../evil")
     with pytest.raises(AssayError, match="one dimension"):
         a.rows("loss", np.ones((2, 2)))
+
+
+def test_what_was_skipped_is_tried_again(tmp_path):
+    benchmark = make_benchmark()
+    benchmark.run(tasks=["ones"], methods=["skip"], seeds=[0], store=tmp_path, progress=False)
+    mended = make_benchmark()
+    mended.methods["skip"].factory = lambda: "good"
+    mended.methods["skip"].code = benchmark.methods["skip"].code
+    results = mended.run(tasks=["ones"], methods=["skip"], seeds=[0], store=tmp_path, progress=False)
+    assert results.columns["status"].tolist() == ["ok"]

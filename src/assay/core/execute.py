@@ -125,7 +125,9 @@ def execute(
     where.prepare(benchmark.name)
     grid = Grid(benchmark, tasks, methods, where.root.resolve(), device, timeout, memory)
     jobs = _jobs(grid, seeds, where)
-    done = where.finished(benchmark.name, [job.key for job in jobs], retry_failed=retry_failed)
+    # The reason for skipping may be gone by now: a package was installed, a file was put in place.
+    again = {"skipped", "failed"} if retry_failed else {"skipped"}
+    done = where.finished(benchmark.name, [job.key for job in jobs], retry=again)
     todo = [job for job in jobs if job.key not in done and job.fingerprint]
     with _Display(benchmark, len(jobs), len(jobs) - len(todo), progress) as display:
         try:

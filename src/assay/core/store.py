@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,13 +227,13 @@ class Store:
         record, _ = self._load(self.run_folder(benchmark, key))
         return record
 
-    def finished(self, benchmark: str, keys: Iterable[str], *, retry_failed: bool = False) -> dict[str, str]:
-        """Status of those of the keys that need not be run again."""
+    def finished(self, benchmark: str, keys: Iterable[str], *, retry: Collection[str] = ()) -> dict[str, str]:
+        """Status of those of the keys that have a record, but for those whose status is to be tried again."""
         known = self._index_status(benchmark)
         done = {}
         for key in keys:
             status = known.get(key)
-            if status is not None and not (retry_failed and status == "failed"):
+            if status is not None and status not in retry:
                 done[key] = status
         return done
 

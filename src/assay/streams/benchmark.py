@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from assay.core.benchmark import Benchmark, Method, Metric, Task
+from assay.core.errors import SkipRun
 from assay.core.run import RunContext
 from assay.streams.data import DATASETS, load
 from assay.streams.errors import CheckpointMismatch, NotCausal
@@ -66,7 +67,10 @@ class NamedModel:
 def prequential(task: Task, method: Method, context: RunContext) -> Mapping[str, float]:
     """Test-then-train over the task's stream, with the metrics of its kind."""
     data: StreamTask = task.data()
-    model = method.make()
+    try:
+        model = method.make()
+    except ImportError as error:
+        raise SkipRun(str(error)) from error
     best = _best_settings(type(model), data.dataset) if not method.params else {}
     if best:
         model = model.clone(**best)
