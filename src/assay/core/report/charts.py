@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -145,11 +145,11 @@ def curve_chart(curves: Curves, methods: Sequence[str], palette: dict[str, str],
 
 
 def cost_chart(board: Leaderboard) -> Spec:
-    """The metric against seconds of a run; the line joins methods that no other beats in both."""
+    """The metric against seconds of a run, with ranks as labels; the line joins methods that no other beats in both."""
     import altair as alt
 
     rows = [r for r in board.rows if r.rank is not None and math.isfinite(r.wall_seconds)][: 2 * MAX_METHODS]
-    values = [_point(r) | {"seconds": number(max(r.wall_seconds, 1e-6))} for r in rows]
+    values = [_point(r) | {"seconds": number(max(r.wall_seconds, 1e-6)), "place": str(r.rank)} for r in rows]
     front: list[str] = []
     best = -math.inf
     for row in sorted(rows, key=lambda r: (r.wall_seconds, -r.mean if board.metric.higher_is_better else r.mean)):
@@ -157,8 +157,6 @@ def cost_chart(board: Leaderboard) -> Spec:
         if signed > best:
             best = signed
             front.append(row.method)
-    # Neighbours in the order of the board lie close to each other, so their names go to different sides.
-    named = [row.method for row in rows if row.method in front or len(rows) <= 12]
     x = alt.X(
         "seconds:Q",
         scale=alt.Scale(type="log", nice=False, padding=30),
@@ -180,11 +178,8 @@ def cost_chart(board: Leaderboard) -> Spec:
             x=x, y=y, color=colour, tooltip=[*_tooltip(board.metric), alt.Tooltip("seconds:Q", format=".3~g")]
         ),
     ]  # fmt: skip
-    sides: tuple[tuple[Literal["left", "right"], int], ...] = (("left", 8), ("right", -8))
-    for side, (align, dx) in enumerate(sides):
-        here = alt.Chart(alt.Data(values=[v for v in values if v["method"] in set(named[side::2])]))
-        text = here.mark_text(align=align, dx=dx, dy=-7, limit=140, color="var(--ink)")
-        layers.append(text.encode(x=x, y=y, text="method:N"))
+    places = alt.Chart(alt.Data(values=values)).mark_text(dx=9, dy=-8, fontWeight=600, color="var(--ink)")
+    layers.append(places.encode(x=x, y=y, text="place:N"))
     return _spec(alt.layer(*layers).properties(width="container", height=300))
 
 

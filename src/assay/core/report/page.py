@@ -238,7 +238,8 @@ def _board(board: Leaderboard) -> dict[str, Any]:
     return {
         "columns": [{"title": title, "cls": cls} for title, cls in columns],
         "rows": rows,
-        "caption": f"Mean over {where}, best first. Bold: the first, and what is not told apart from it.",
+        "caption": f"Mean over {where}, best first. Bold: the first, and what is not told apart from it. "
+        "P-values are adjusted after Holm.",
     }
 
 
