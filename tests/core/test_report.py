@@ -16,7 +16,7 @@ from rich.console import Console
 
 from assay.core.benchmark import Benchmark, Metric
 from assay.core.errors import AssayError, StoreError, UnknownNameError
-from assay.core.report import page, show, write_report
+from assay.core.report import page, runs, show, write_report
 from assay.core.report.tables import Table
 from assay.core.results import Results
 
@@ -302,13 +302,13 @@ def test_runs_are_embedded(results: Results, found: Reader) -> None:
         assert [data["warnings"][w] for w in detail["warnings"]] == record.warnings
         if record.status == "ok":
             assert data["metrics"][0]["values"][i] == pytest.approx(record.metrics["accuracy"], rel=1e-5)
-            assert len(detail["curves"][0]["x"]) == page.POINTS
+            assert len(detail["curves"][0]["x"]) == runs.POINTS
 
 
 def test_caps_are_said(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "MAX_RUNS", 20)
-    monkeypatch.setattr(page, "MAX_DETAILS", 10)
-    monkeypatch.setattr(page, "MAX_CURVE_POINTS", 2 * page.POINTS)
+    monkeypatch.setattr(runs, "MAX_RUNS", 20)
+    monkeypatch.setattr(runs, "MAX_DETAILS", 10)
+    monkeypatch.setattr(runs, "MAX_CURVE_POINTS", 2 * runs.POINTS)
     monkeypatch.setattr(page, "MAX_CURVE_CHARTS", 2)
     found = read(results)
     text = words_of(found)
