@@ -63,7 +63,7 @@ class Normalizer:
     def transform_block(self, block: RowBlock, *, learn: bool = True) -> RowBlock:
         """As `transform_one`, row by row, for a block of rows."""
         if learn:
-            slots = self._index.register_block(block)
+            slots = self._index.register_columns(block)
         else:
             known = np.array([self._index.slot_of.get(name, -1) for name in block.columns], dtype=np.int64)
             slots = known[block.codes]

@@ -249,12 +249,16 @@ class StreamModel:
             return self._run_known(block, np.full(len(block), -1, dtype=np.int64))
         # A class seen first at row t must not be known before t: the block is cut there.
         labels: Any = y if isinstance(y, np.ndarray) and y.dtype.kind in "biuf" else list(y)
+        codes = self._labels.codes(labels)
+        if self._labels.first_new(labels, codes, 0) is None:
+            return self._run_known(block, codes)
         parts: list[NDArray[np.float64]] = []
         start = 0
         while start < len(block) or not parts:
-            new = self._labels.first_new(labels, start)
+            codes = self._labels.codes(labels)
+            new = self._labels.first_new(labels, codes, start)
             stop = len(block) if new is None else new
-            parts.append(self._run_known(block.slice(start, stop), self._labels.codes(labels[start:stop])))
+            parts.append(self._run_known(block.slice(start, stop), codes[start:stop]))
             if new is not None:
                 row = block.row(new)
                 parts.append(np.asarray(self._score(*self._known(row)), dtype=np.float64)[None])
@@ -444,7 +448,7 @@ class LabelCodes:
         self._code_of[y] = len(self.classes) - 1
         return len(self.classes) - 1
 
-    def first_new(self, labels: Sequence[Any], start: int) -> int | None:
+    def first_new(self, labels: Sequence[Any] | NDArray[Any], codes: NDArray[np.int64], start: int) -> int | None:
         """Index of the first label from ``start`` on that has no code yet; None if there is none.
 
         Raises
@@ -452,14 +456,9 @@ class LabelCodes:
         LabelOutOfRange
             If the classes were declared and a label is none of them.
         """
-        if isinstance(labels, np.ndarray):
-            unknown = (self.codes(labels[start:]) < 0) & (labels[start:] == labels[start:])
-            candidates: Iterable[int] = start + np.flatnonzero(unknown)[:1]
-        else:
-            candidates = range(start, len(labels))
-        for t in candidates:
+        for t in (start + np.flatnonzero(codes[start:] < 0)).tolist():
             y = _plain(labels[t])
-            if y not in self._code_of and not is_missing(y):
+            if not is_missing(y):
                 if self.declared:
                     self.code(y)
                 return int(t)

@@ -17,6 +17,7 @@ from assay.streams.jit import njit
 from assay.streams.models.base import StreamModel, grown
 from assay.streams.models.inlined import inlined
 from assay.streams.models.margin import optional_weights, row_weight
+from assay.streams.models.passive_aggressive import dot
 from assay.streams.models.ranges import check_range
 
 
@@ -144,6 +145,8 @@ def _weight(s, w, n, rate, l1, l2, beta):
 
 @inlined
 def _dot(slots, values, a, b, w, n, head, regression, rate, intercept_rate, l1, l2, beta):
+    if n is None:
+        return head[0] + dot(slots, values, a, b, w)
     total = head[0]
     for k in range(a, b):
         total += _weight(slots[k], w, n, rate, l1, l2, beta) * values[k]

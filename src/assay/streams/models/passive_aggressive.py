@@ -108,7 +108,11 @@ class MaskedPA(StreamModel):
 
 @inlined
 def dot(slots, values, a, b, w):
-    """Weights times values over the cells ``a:b``, a row. (Bounds: making a slice would cost more than the sum.)"""
+    """Weights times values over the cells ``a:b``, a row. (Bounds: making a slice would cost more than the sum.)
+
+    One running sum, in order: features not learned yet then add exact zeros, and a score is the same to the last bit
+    whether they are passed or not.
+    """
     total = 0.0
     for k in range(a, b):
         total += w[slots[k]] * values[k]
@@ -121,10 +125,17 @@ def _update(slots, values, a, b, y, fixed, w, counts, variant, C, regression, ep
     weight = row_weight(fixed, counts, 0, y, regression)
     score = dot(slots, values, a, b, w)
     loss, direction = margin_loss(score, y, regression, epsilon)
+    if loss == 0.0:
+        return score
     norm = 0.0
-    for k in range(a, b):
+    odd = 0.0
+    for k in range(a, b - 1, 2):
         norm += values[k] * values[k]
-    if loss == 0.0 or norm == 0.0:
+        odd += values[k + 1] * values[k + 1]
+    if (b - a) % 2 == 1:
+        norm += values[b - 1] * values[b - 1]
+    norm += odd
+    if norm == 0.0:
         return score
     if variant == 2:
         tau = loss / (norm + 0.5 / C)
