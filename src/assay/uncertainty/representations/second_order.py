@@ -165,7 +165,7 @@ class GaussianLogits(Representation):
     Examples
     --------
     >>> GaussianLogits([[2.0, 0.0]], [[4.0, 4.0]]).mean().round(3).tolist()
-    [[0.797, 0.203]]
+    [[0.777, 0.223]]
     """
 
     def __init__(self, mu: ArrayLike, var: ArrayLike) -> None:

@@ -1,0 +1,173 @@
+"""Uncertainty along a stream: predict, quantify, then learn, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from assay.uncertainty import metrics as m
+from assay.uncertainty.errors import UncertaintyError
+from assay.uncertainty.measures import quantify
+from assay.uncertainty.protocols import Result
+from assay.uncertainty.representations import Sample
+
+Array = NDArray[np.float64]
+
+
+class OnlineEnsemble:
+    """Online bagging of any scikit-learn estimator with ``partial_fit`` (Oza and Russell, 2001): each member learns a row Poisson(1) times.
+
+    Parameters
+    ----------
+    base : estimator with ``partial_fit`` and ``predict_proba``
+    classes : sequence of int
+        All classes, as codes 0 ... K - 1.
+    n : int
+    window : int, optional
+        Forget by starting a member anew after so many rows, one member at a time; None never forgets.
+    seed : int
+    """
+
+    def __init__(self, base: Any, classes: Iterable[int], n: int = 10, *, window: int | None = None, seed: int = 0) -> None:
+        self.base, self.classes, self.n, self.window = base, np.asarray(list(classes)), n, window
+        self._rng = np.random.default_rng(seed)
+        self._models = [clone(base) for _ in range(n)]
+        self._known = [False] * n
+        self._seen = 0
+
+    def members(self, x: Any) -> Array:
+        """Probabilities of the members at one row: ``(n, K)``; uniform before a member has learned."""
+        k = len(self.classes)
+        row = np.asarray(x, dtype=np.float64)[None]
+        out = np.full((self.n, k), 1 / k)
+        for j, (model, known) in enumerate(zip(self._models, self._known, strict=True)):
+            if known:
+                p = np.nan_to_num(np.asarray(model.predict_proba(row)[0], dtype=np.float64), nan=1 / k)
+                out[j] = p / p.sum() if p.sum() > 0 else 1 / k
+        return out
+
+    def learn(self, x: Any, y: int) -> None:
+        """Let every member learn the row as often as its draw says."""
+        row = np.asarray(x, dtype=np.float64)[None]
+        if self.window is not None and self._seen and self._seen % max(1, self.window // self.n) == 0:
+            oldest = (self._seen // max(1, self.window // self.n)) % self.n
+            self._models[oldest], self._known[oldest] = clone(self.base), False
+        for j, times in enumerate(self._rng.poisson(1.0, self.n)):
+            if times:
+                self._models[j].partial_fit(row, [y], classes=self.classes, sample_weight=[float(times)])
+                self._known[j] = True
+        self._seen += 1
+
+
+class RiverForest:
+    """A river ensemble (``forest.ARFClassifier``, ...) whose members are looked at one by one.
+
+    Parameters
+    ----------
+    model : river ensemble
+        Iterable over members with ``predict_proba_one``.
+    classes : sequence
+        All labels.
+    """
+
+    def __init__(self, model: Any, classes: Iterable[Any]) -> None:
+        self.model, self.classes = model, np.asarray(list(classes))
+        self._places = {c: i for i, c in enumerate(self.classes.tolist())}
+
+    def members(self, x: Any) -> Array:
+        """Probabilities of the members at one row; uniform where a member does not know."""
+        k = len(self.classes)
+        # A river forest makes its trees at the first row that it learns.
+        trees = list(self.model) if len(self.model) else []
+        out = np.full((max(len(trees), 1), k), 1 / k)
+        for j, tree in enumerate(trees):
+            p = np.zeros(k)
+            for label, value in (tree.predict_proba_one(x) or {}).items():
+                p[self._places[label]] = value
+            if p.sum() > 0:
+                out[j] = p / p.sum()
+        return out
+
+    def learn(self, x: Any, y: Any) -> None:
+        """Learn the row; y is a code."""
+        self.model.learn_one(x, self.classes[y].item())
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Row by row: correct or not, and the three uncertainties."""
+
+    correct: NDArray[np.bool_]
+    total: Array
+    aleatoric: Array
+    epistemic: Array
+
+
+def prequential(model: Any, stream: Iterable[tuple[Any, int]], *, measure: str = "entropy", window: int = 200, change: int | None = None) -> tuple[Result, Steps]:
+    """Test, then train, on every row in order.
+
+    Parameters
+    ----------
+    model : object
+        With ``members(x) -> (M, K)`` and ``learn(x, y)``: `OnlineEnsemble`, `RiverForest` or one's own.
+    stream : iterable of (x, y)
+        y is a class code.
+    measure : str
+        Of a `Sample`.
+    window : int
+        Rows of the moving averages in the curves.
+    change : int, optional
+        Row at which the stream is known to drift: epistemic uncertainty in the ``window`` rows before and after is compared.
+
+    Returns
+    -------
+    result : Result
+        Scores ``accuracy, aurc, epistemic_before, epistemic_after, accuracy_before, accuracy_after``; curves.
+    steps : Steps
+
+    Examples
+    --------
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from assay.uncertainty.generators import drifting_stream
+    >>> X, y = drifting_stream(600, 300, seed=0)
+    >>> result, steps = prequential(OnlineEnsemble(GaussianNB(), [0, 1], n=5), zip(X, y), change=300, window=100)
+    >>> result.scores["accuracy_before"] > result.scores["accuracy_after"]
+    True
+    """
+    correct, parts = [], []
+    width = None
+    for x, y in stream:
+        p = np.asarray(model.members(x))
+        width = p.shape[1] if width is None else width
+        found = quantify(Sample(p[None]), measure)
+        parts.append([found.total[0], found.aleatoric[0], found.epistemic[0]])  # type: ignore[index]
+        correct.append(int(p.mean(0).argmax()) == int(y))
+        model.learn(x, int(y))
+    if not parts:
+        raise UncertaintyError("the stream has no rows")
+    table, hit = np.array(parts), np.array(correct)
+    steps = Steps(hit, table[:, 0], table[:, 1], table[:, 2])
+    scores = {"accuracy": float(hit.mean()), "aurc": m.aurc(steps.total, (~hit).astype(np.float64))}
+    if change is not None:
+        if not 0 < change < len(hit):
+            raise UncertaintyError(f"change is a row between 1 and {len(hit) - 1}, not {change}")
+        before, after = slice(max(0, change - window), change), slice(change, change + window)
+        scores |= {
+            "epistemic_before": float(steps.epistemic[before].mean()), "epistemic_after": float(steps.epistemic[after].mean()),
+            "accuracy_before": float(hit[before].mean()), "accuracy_after": float(hit[after].mean()),
+        }  # fmt: skip
+    at = np.arange(1, len(hit) + 1, dtype=np.float64)
+    curves = {name: (at, _moving(v, window)) for name, v in (("accuracy", hit.astype(np.float64)), ("total", steps.total), ("aleatoric", steps.aleatoric), ("epistemic", steps.epistemic))}
+    return Result(scores, curves, {}, len(hit)), steps
+
+
+def _moving(values: Array, window: int) -> Array:
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - window)
+    return np.asarray((sums[ends] - sums[starts]) / (ends - starts))

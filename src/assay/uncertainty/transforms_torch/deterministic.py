@@ -1,0 +1,257 @@
+"""One network, one pass: SNGP, DUQ and DDU, which keep distances between inputs and look at where a new one lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.training import TrainConfig, seeded
+from assay.uncertainty.density import ClassGaussians
+from assay.uncertainty.representations import GaussianLogits, WithDensity
+from assay.uncertainty.transforms_torch.base import (
+    Network,
+    ResidualMLP,
+    TorchMethod,
+    ce_loss,
+    last_layer_inputs,
+    linears,
+    outputs,
+    probabilities,
+)
+
+
+def bound_spectral_norms(bound: float, keep: nn.Module | None = None) -> Callable[[nn.Module, int], None]:
+    """After each step, scale every linear layer but ``keep`` back to a largest singular value of at most ``bound``."""
+
+    def project(model: nn.Module, _step: int) -> None:
+        with torch.no_grad():
+            for _, _, layer in linears(model):
+                if layer is not keep:
+                    norm = torch.linalg.matrix_norm(layer.weight, 2)
+                    layer.weight.mul_(torch.clamp(bound / norm, max=1.0))
+
+    return project
+
+
+class RandomFeatures(nn.Module):
+    """``sqrt(2 / D) cos(W h + b)``, fixed: random Fourier features of an RBF kernel (Rahimi and Recht, 2007).
+
+    The kernel's length is ``sqrt(n_in)``: that is the norm of a layer-normalised h.
+    """
+
+    def __init__(self, n_in: int, n_features: int) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.randn(n_features, n_in) / math.sqrt(n_in))
+        self.register_buffer("b", 2 * math.pi * torch.rand(n_features))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Features ``(n, D)``."""
+        w: Any = self.w
+        return math.sqrt(2 / len(w)) * torch.cos(nn.functional.linear(h, w, self.b))  # type: ignore[arg-type]
+
+
+class _GaussianProcessHead(nn.Module):
+    """A body, layer normalisation, random features and a linear map."""
+
+    def __init__(self, body: nn.Module, width: int, n_features: int, n_out: int) -> None:
+        super().__init__()
+        self.body, self.norm = body, nn.LayerNorm(width, elementwise_affine=False)
+        self.features = RandomFeatures(width, n_features)
+        self.beta = nn.Linear(n_features, n_out, bias=False)
+        nn.init.normal_(self.beta.weight, std=0.05)
+
+    def phi(self, x: Tensor) -> Tensor:
+        """Random features of the body's last hidden layer."""
+        with last_layer_inputs(self.body) as kept:
+            self.body(x)
+            hidden = kept[0]
+        return self.features(self.norm(hidden.flatten(1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return self.beta(self.phi(x))
+
+
+class SNGP(TorchMethod):
+    """Spectral-normalised neural Gaussian process (Liu et al., NeurIPS 2020).
+
+    The last linear layer of the network gives way to a Gaussian process on random features; its covariance is the inverse of
+    ``ridge I + sum p (1 - p) phi phi^T`` over the training rows, p the probability of the top class.
+
+    Parameters
+    ----------
+    features : int
+        Random features.
+    norm : float
+        Largest singular value of the hidden layers.
+    ridge : float
+    """
+
+    _default_network = ResidualMLP
+
+    def __init__(
+        self, network: Network = None, *, features: int = 1024, norm: float = 6.0, ridge: float = 1.0,
+        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        self.features, self.norm, self.ridge = features, norm, ridge
+
+    def _fit(self, x: Tensor, t: Tensor) -> None:
+        seed = self._member_seed(0)
+        body = self._network(seed)
+        width = linears(body)[-1][2].in_features
+        make = lambda: _GaussianProcessHead(body, width, self.features, t.shape[1])  # noqa: E731
+        self.model_ = seeded(seed, make).to(x.device)
+        self._train(
+            self.model_, ce_loss, x, t, seed, after_step=bound_spectral_norms(self.norm, self.model_.beta),
+        )  # fmt: skip
+        precision = self.ridge * torch.eye(self.features, dtype=torch.float64, device=x.device)
+        with torch.no_grad():
+            for part in x.split(1024):
+                phi = self.model_.phi(part).double()
+                p = torch.softmax(self.model_.beta(phi.float()).double(), -1).amax(-1)
+                precision += (phi * (p * (1 - p))[:, None]).T @ phi
+        self.covariance_ = torch.cholesky_inverse(torch.linalg.cholesky(precision))
+
+    def _predict(self, x: Tensor) -> GaussianLogits:
+        self.model_.eval()
+        means, variances = [], []
+        for part in x.split(2048):
+            phi = self.model_.phi(part).double()
+            means.append(self.model_.beta(phi.float()).double())
+            variances.append(((phi @ self.covariance_) * phi).sum(-1))
+        mu = torch.cat(means).numpy(force=True)
+        return GaussianLogits(mu, np.maximum(torch.cat(variances).numpy(force=True), 0)[:, None] * np.ones(mu.shape[1]))
+
+
+class DDU(TorchMethod):
+    """Deep deterministic uncertainty: a normal density a class on the features of a bounded network (Mukhoti et al., CVPR 2023).
+
+    Parameters
+    ----------
+    norm : float
+        Largest singular value of the hidden layers.
+    """
+
+    _default_network = ResidualMLP
+
+    def __init__(
+        self, network: Network = None, *, norm: float = 3.0, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0,
+        standardize: bool = True, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        self.norm = norm
+
+    def _fit(self, x: Tensor, t: Tensor) -> None:
+        seed = self._member_seed(0)
+        self.model_ = self._network(seed)
+        head = linears(self.model_)[-1][2]
+        self._train(self.model_, ce_loss, x, t, seed, after_step=bound_spectral_norms(self.norm, head))
+        self.density_ = ClassGaussians().fit(self._hidden(x), t.double().numpy(force=True))
+
+    def _hidden(self, x: Tensor) -> np.ndarray:
+        self.model_.eval()
+        found = []
+        with torch.no_grad(), last_layer_inputs(self.model_) as kept:
+            for part in x.split(4096):
+                self.model_(part)
+                found.append(kept[0].flatten(1).double().numpy(force=True))
+        return np.concatenate(found)
+
+    def _predict(self, x: Tensor) -> WithDensity:
+        return WithDensity(probabilities(outputs(self.model_, x)), self.density_.log_density(self._hidden(x)))
+
+
+class _Kernels(nn.Module):
+    """Distances of an embedding to a moving centroid a class (DUQ, eq. 1-3)."""
+
+    def __init__(self, body: nn.Module, width: int, n_classes: int, size: int, length: float, gamma: float) -> None:
+        super().__init__()
+        self.body, self.length, self.gamma = body, length, gamma
+        self.w = nn.Parameter(torch.randn(size, n_classes, width) / math.sqrt(width))
+        self.register_buffer("counts", torch.ones(n_classes) * 13)
+        self.register_buffer("sums", torch.randn(size, n_classes) * 0.05 * 13)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Embeddings ``(n, size, K)``."""
+        with last_layer_inputs(self.body) as kept:
+            self.body(x)
+            hidden = kept[0].flatten(1)
+        return torch.einsum("nh,skh->nsk", hidden, self.w)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Kernel value of each class."""
+        centroids: Any = self.sums / self.counts  # type: ignore[operator]
+        return torch.exp(-((self.embed(x) - centroids) ** 2).mean(1) / (2 * self.length**2))
+
+    def move(self, x: Tensor, t: Tensor) -> None:
+        """Moving averages of class counts and embedding sums."""
+        with torch.no_grad():
+            z = self.embed(x)
+            counts: Any = self.counts
+            sums: Any = self.sums
+            counts.mul_(self.gamma).add_((1 - self.gamma) * t.sum(0))
+            sums.mul_(self.gamma).add_((1 - self.gamma) * torch.einsum("nsk,nk->sk", z, t))
+
+
+class DUQ(TorchMethod):
+    """Deterministic uncertainty quantification: an RBF network with a two-sided gradient penalty (van Amersfoort et al., ICML 2020).
+
+    Parameters
+    ----------
+    size : int
+        Of the centroids.
+    length : float
+        Of the kernel.
+    gamma : float
+        Memory of the moving averages.
+    penalty : float
+        Weight of ``(|gradient of the kernel sum|^2 - 1)^2``.
+    """
+
+    _default_network = ResidualMLP
+
+    def __init__(
+        self, network: Network = None, *, size: int = 512, length: float = 0.1, gamma: float = 0.999, penalty: float = 0.5,
+        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        self.size, self.length, self.gamma, self.penalty = size, length, gamma, penalty
+
+    def _fit(self, x: Tensor, t: Tensor) -> None:
+        seed = self._member_seed(0)
+        body = self._network(seed)
+        width = linears(body)[-1][2].in_features
+        make = lambda: _Kernels(body, width, t.shape[1], self.size, self.length, self.gamma)  # noqa: E731
+        model = seeded(seed, make).to(x.device)
+        latest: list[Tensor] = []
+
+        def loss(net: nn.Module, batch: tuple[Tensor, ...], _step: int) -> Tensor:
+            inputs, target = batch
+            latest[:] = [inputs, target]
+            inputs = inputs.detach().requires_grad_(self.penalty > 0)
+            kernel = net(inputs)
+            value = nn.functional.binary_cross_entropy(kernel.clamp(1e-7, 1 - 1e-7), target)
+            if self.penalty > 0:
+                (gradient,) = torch.autograd.grad(kernel.sum(), inputs, create_graph=True)
+                value = value + self.penalty * ((gradient.flatten(1).square().sum(1) - 1) ** 2).mean()
+            return value
+
+        def after(_net: nn.Module, _step: int) -> None:
+            model.move(latest[0], latest[1])
+
+        self.model_ = model
+        self._train(model, loss, x, t, seed, after_step=after)
+
+    def _predict(self, x: Tensor) -> WithDensity:
+        kernel = outputs(self.model_, x).double().numpy(force=True)
+        top = kernel.max(1)
+        safe = np.maximum(kernel, 1e-300)
+        return WithDensity(safe / safe.sum(1, keepdims=True), np.log(np.maximum(top, 1e-300)))
+
+
