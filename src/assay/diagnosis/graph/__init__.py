@@ -1,0 +1,9 @@
+"""Graph models: RCD with attention over maps of relations, ORCDF over response graphs. They need torch; memory is
+linear in edges.
+"""
+
+from assay.diagnosis.graph.attention import GraphAttention, segment_softmax
+from assay.diagnosis.graph.orcdf import ORCDF
+from assay.diagnosis.graph.rcd import RCD
+
+__all__ = ["ORCDF", "RCD", "GraphAttention", "segment_softmax"]
