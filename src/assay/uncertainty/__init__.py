@@ -24,7 +24,7 @@ Saved probabilities of members, as they are:
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.uncertainty.errors import (
     AmbiguousAxis,
@@ -62,14 +62,6 @@ from assay.uncertainty.representations import (
     WithDensity,
 )
 
-if TYPE_CHECKING:
-    from assay.uncertainty.measures import MEASURES, Decomposition, quantify, uncertainty_of
-
-_REPRESENTATIONS = (
-    "Bernoulli", "Categorical", "Dirichlet", "DirichletMixture", "Gaussian", "GaussianLogits", "GaussianMixture",
-    "GaussianSample", "Hull", "IntervalSet", "Intervals", "LabelSet", "LevelSet", "NormalInverseGamma", "Representation",
-    "Sample", "SparseLogCategorical", "TVBall", "WithDensity",
-)  # fmt: skip
 # What needs scipy's optimisers, scikit-learn, torch or jax is imported when it is used.
 _LAZY = {
     **dict.fromkeys(("MEASURES", "Decomposition", "quantify", "uncertainty_of"), "measures"),
@@ -93,14 +85,15 @@ _LAZY = {
                      "selective_prediction"), "protocols"),
     **dict.fromkeys(("OnlineEnsemble", "RiverForest", "prequential"), "streams"),
     **dict.fromkeys(("Generations", "semantic_entropy", "spectral_uncertainty"), "language"),
-    **dict.fromkeys(("Audit", "audit", "read_predictions"), "audit"),
+    **dict.fromkeys(("Audit", "audit", "read_predictions"), "auditing"),
     **dict.fromkeys(("DATASETS", "load"), "data"),
 }  # fmt: skip
 
 __all__ = [
     "AmbiguousAxis", "ClassMissingInCalibration", "EmptyCredalSet", "FallbackWarning", "MemberDropped", "NotADistribution",
-    "NotFitted", "NotSupported", "PriorRetuned", "TargetShape", "TooFewCalibration", "UncertaintyError", *_REPRESENTATIONS,
-    *_LAZY,
+    "NotFitted", "NotSupported", "PriorRetuned", "TargetShape", "TooFewCalibration", "UncertaintyError", "Bernoulli", "Categorical", "Dirichlet", "DirichletMixture", "Gaussian", "GaussianLogits", "GaussianMixture",
+    "GaussianSample", "Hull", "IntervalSet", "Intervals", "LabelSet", "LevelSet", "NormalInverseGamma", "Representation",
+    "Sample", "SparseLogCategorical", "TVBall", "WithDensity", *_LAZY,
 ]  # fmt: skip
 
 

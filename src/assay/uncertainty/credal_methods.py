@@ -151,7 +151,9 @@ class EfficientCredal(BaseEstimator):
         if len(target) != len(p) or (target.ndim == 2 and target.shape != p.shape):
             raise TargetShape(f"targets of shape {target.shape} do not fit probabilities of shape {p.shape}")
         if target.ndim == 1 and (target.dtype.kind not in "iu" or target.min() < 0 or target.max() >= p.shape[1]):
-            raise TargetShape(f"labels must be class codes 0 ... {p.shape[1] - 1}; they run from {target.min()} to {target.max()}")
+            raise TargetShape(
+                f"labels must be class codes 0 ... {p.shape[1] - 1}; they run from {target.min()} to {target.max()}"
+            )
         freq = target.mean(0) if target.ndim == 2 else np.bincount(target, minlength=p.shape[1]) / len(p)
         self.shift_low_, self.shift_high_ = likelihood_shifts(p, freq, float(np.log(self.alpha)))
         return self
@@ -259,7 +261,9 @@ class ConformalCredalSet(BaseEstimator):
             raise UncertaintyError(f"score is one of {', '.join(SCORES)}, not {self.score!r}")
         p = as_probabilities(probs)
         if np.asarray(target).shape != p.shape:
-            raise TargetShape(f"first-order targets of shape {p.shape} are needed, not {np.asarray(target).shape} (labels?)")
+            raise TargetShape(
+                f"first-order targets of shape {p.shape} are needed, not {np.asarray(target).shape} (labels?)"
+            )
         y = as_probabilities(target, what="targets")
         if self.score == "tv":
             return np.asarray(np.abs(p - y).sum(-1) / 2)

@@ -57,7 +57,8 @@ class ClassGaussians:
             raise NotFitted("call fit(features, target) first")
         h = np.asarray(features, dtype=np.float64)
         out = [
-            (solve_triangular(f, (h - m).T, lower=True) ** 2).sum(0) for f, m in zip(self.factors_, self.means_, strict=True)
+            (solve_triangular(f, (h - m).T, lower=True) ** 2).sum(0)
+            for f, m in zip(self.factors_, self.means_, strict=True)
         ]
         return np.stack(out, axis=1)
 

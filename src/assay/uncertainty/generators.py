@@ -119,7 +119,9 @@ def bridged_blocks(
     return BlockGraph(features, np.argwhere(upper).astype(np.int64), labels.astype(np.int64), train, bridge)
 
 
-def drifting_stream(n: int = 4000, change: int = 2000, d: int = 5, noise: float = 0.1, seed: int = 0) -> tuple[Array, NDArray[np.int64]]:
+def drifting_stream(
+    n: int = 4000, change: int = 2000, d: int = 5, noise: float = 0.1, seed: int = 0
+) -> tuple[Array, NDArray[np.int64]]:
     """Rows in order: the label is the side of a hyperplane (flipped with probability ``noise``), which turns at row ``change``."""
     if not 0 <= change <= n:
         raise UncertaintyError(f"change is a row between 0 and {n}, not {change}")

@@ -129,7 +129,9 @@ def von_neumann_entropy(embeddings: Float[np.ndarray, "texts size"], gamma: floa
     """
     e = np.asarray(embeddings, dtype=np.float64)
     if e.ndim != 2 or not len(e) or not np.isfinite(e).all() or not gamma > 0:
-        raise UncertaintyError(f"embeddings are finite (texts, size) and gamma is above 0, not shape {e.shape} and {gamma}")
+        raise UncertaintyError(
+            f"embeddings are finite (texts, size) and gamma is above 0, not shape {e.shape} and {gamma}"
+        )
     d2 = ((e[:, None] - e[None]) ** 2).sum(-1)
     values = np.linalg.eigvalsh(np.exp(-gamma * d2) / len(e))
     values = values[values > 1e-15]

@@ -200,7 +200,7 @@ class LaplaceRidge(BaseEstimator):
             raise NotFitted("call fit(X, y) first")
         phi = _with_one(X)
         mean, sd = phi @ self.coef_, np.sqrt(np.einsum("nd,de,ne->n", phi, self.covariance_, phi))
-        made = GaussianSample(np.stack([mean - sd, mean + sd], axis=-1), np.float64(self.noise_))  # type: ignore[arg-type]
+        made = GaussianSample(np.stack([mean - sd, mean + sd], axis=-1), np.float64(self.noise_))
         return made.named(index=row_names(X))
 
 

@@ -168,7 +168,11 @@ def ood_detection(inside: ArrayLike, outside: ArrayLike, *, resamples: int = 200
         one = m.detection_scores(a[rng.integers(0, len(a), len(a))], b[rng.integers(0, len(b), len(b))])
         for name, value in one.items():
             draws[name].append(value)
-    ci = {name: (float(np.quantile(v, 0.025)), float(np.quantile(v, 0.975))) for name, v in draws.items()} if resamples else {}
+    ci = (
+        {name: (float(np.quantile(v, 0.025)), float(np.quantile(v, 0.975))) for name, v in draws.items()}
+        if resamples
+        else {}
+    )
     thresholds = np.unique(np.concatenate([a, b]))[::-1]
     false = np.array([0.0, *(1 - np.searchsorted(np.sort(a), thresholds, side="left") / len(a))])
     true = np.array([0.0, *(1 - np.searchsorted(np.sort(b), thresholds, side="left") / len(b))])
@@ -189,7 +193,11 @@ def _intervals(
     out = {}
     for name, values in draws.items():
         kept = np.array(values)[~np.isnan(values)]
-        out[name] = (float(np.quantile(kept, 0.025)), float(np.quantile(kept, 0.975))) if len(kept) > resamples / 2 else (np.nan, np.nan)
+        out[name] = (
+            (float(np.quantile(kept, 0.025)), float(np.quantile(kept, 0.975)))
+            if len(kept) > resamples / 2
+            else (np.nan, np.nan)
+        )
     return out
 
 
@@ -247,7 +255,14 @@ def active_learning(
         chosen = np.concatenate([chosen, pool[picked]])
     sx, sy = np.array(sizes, dtype=np.float64), np.array(accuracies)
     area = float(np.trapezoid(sy, sx) / (sx[-1] - sx[0])) if rounds else float(sy[0])
-    return Result({"area": area, "final": float(sy[-1])}, {"accuracy": (sx, sy)}, {}, len(yt), 0, {"labelled": chosen.astype(np.float64)})
+    return Result(
+        {"area": area, "final": float(sy[-1])},
+        {"accuracy": (sx, sy)},
+        {},
+        len(yt),
+        0,
+        {"labelled": chosen.astype(np.float64)},
+    )
 
 
 def query(
@@ -327,7 +342,9 @@ def first_order(
     """
     p = np.asarray(rep.mean())
     if np.asarray(target).shape != p.shape:
-        raise TargetShape(f"first-order targets of shape {p.shape} are needed, not {np.asarray(target).shape} (labels?)")
+        raise TargetShape(
+            f"first-order targets of shape {p.shape} are needed, not {np.asarray(target).shape} (labels?)"
+        )
     y = as_probabilities(target, what="targets")
     rows: dict[str, Array] = {"l1": np.abs(p - y).sum(1)}
     rows["tv"] = rows["l1"] / 2
@@ -385,12 +402,16 @@ def first_order_conformal(
         found.append(m.first_order_coverage(method.fit(p[cal], labels).predict(p[test]), y[test], alpha))
     names = list(found[0])
     values = {name: np.array([f[name] for f in found]) for name in names}
-    reach = {name: 1.96 * float(v.std(ddof=1)) / np.sqrt(splits) if splits > 1 else np.nan for name, v in values.items()}
+    reach = {
+        name: 1.96 * float(v.std(ddof=1)) / np.sqrt(splits) if splits > 1 else np.nan for name, v in values.items()
+    }
     mean = {name: float(v.mean()) for name, v in values.items()}
     return Result(mean, {}, {name: (mean[name] - reach[name], mean[name] + reach[name]) for name in names}, len(p))
 
 
-def regression_quality(rep: GaussianSample | NormalInverseGamma, y: ArrayLike, *, alpha: float = 0.1, resamples: int = 200, seed: int = 0) -> Result:
+def regression_quality(
+    rep: GaussianSample | NormalInverseGamma, y: ArrayLike, *, alpha: float = 0.1, resamples: int = 200, seed: int = 0
+) -> Result:
     """Normal predictions (their first two moments) against numbers.
 
     Returns

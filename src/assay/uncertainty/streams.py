@@ -30,14 +30,26 @@ class OnlineEnsemble:
     n : int
     window : int, optional
         Forget by starting a member anew after so many rows, one member at a time; None never forgets.
+    warmup : int
+        Rows that a member learns before it is asked; until then it is uniform.
     seed : int
     """
 
-    def __init__(self, base: Any, classes: Iterable[int], n: int = 10, *, window: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        base: Any,
+        classes: Iterable[int],
+        n: int = 10,
+        *,
+        window: int | None = None,
+        warmup: int = 10,
+        seed: int = 0,
+    ) -> None:
         self.base, self.classes, self.n, self.window = base, np.asarray(list(classes)), n, window
         self._rng = np.random.default_rng(seed)
         self._models = [clone(base) for _ in range(n)]
-        self._known = [False] * n
+        self._learned = [0] * n
+        self.warmup = warmup
         self._seen = 0
 
     def members(self, x: Any) -> Array:
@@ -45,8 +57,8 @@ class OnlineEnsemble:
         k = len(self.classes)
         row = np.asarray(x, dtype=np.float64)[None]
         out = np.full((self.n, k), 1 / k)
-        for j, (model, known) in enumerate(zip(self._models, self._known, strict=True)):
-            if known:
+        for j, (model, known) in enumerate(zip(self._models, self._learned, strict=True)):
+            if known >= self.warmup:
                 p = np.nan_to_num(np.asarray(model.predict_proba(row)[0], dtype=np.float64), nan=1 / k)
                 out[j] = p / p.sum() if p.sum() > 0 else 1 / k
         return out
@@ -56,11 +68,11 @@ class OnlineEnsemble:
         row = np.asarray(x, dtype=np.float64)[None]
         if self.window is not None and self._seen and self._seen % max(1, self.window // self.n) == 0:
             oldest = (self._seen // max(1, self.window // self.n)) % self.n
-            self._models[oldest], self._known[oldest] = clone(self.base), False
+            self._models[oldest], self._learned[oldest] = clone(self.base), 0
         for j, times in enumerate(self._rng.poisson(1.0, self.n)):
             if times:
                 self._models[j].partial_fit(row, [y], classes=self.classes, sample_weight=[float(times)])
-                self._known[j] = True
+                self._learned[j] += 1
         self._seen += 1
 
 
@@ -108,7 +120,14 @@ class Steps:
     epistemic: Array
 
 
-def prequential(model: Any, stream: Iterable[tuple[Any, int]], *, measure: str = "entropy", window: int = 200, change: int | None = None) -> tuple[Result, Steps]:
+def prequential(
+    model: Any,
+    stream: Iterable[tuple[Any, int]],
+    *,
+    measure: str = "entropy",
+    window: int = 200,
+    change: int | None = None,
+) -> tuple[Result, Steps]:
     """Test, then train, on every row in order.
 
     Parameters
@@ -162,7 +181,15 @@ def prequential(model: Any, stream: Iterable[tuple[Any, int]], *, measure: str =
             "accuracy_before": float(hit[before].mean()), "accuracy_after": float(hit[after].mean()),
         }  # fmt: skip
     at = np.arange(1, len(hit) + 1, dtype=np.float64)
-    curves = {name: (at, _moving(v, window)) for name, v in (("accuracy", hit.astype(np.float64)), ("total", steps.total), ("aleatoric", steps.aleatoric), ("epistemic", steps.epistemic))}
+    curves = {
+        name: (at, _moving(v, window))
+        for name, v in (
+            ("accuracy", hit.astype(np.float64)),
+            ("total", steps.total),
+            ("aleatoric", steps.aleatoric),
+            ("epistemic", steps.epistemic),
+        )
+    }
     return Result(scores, curves, {}, len(hit)), steps
 
 

@@ -84,7 +84,9 @@ class _FlaxMethod(BaseEstimator):
         if not hasattr(self, "classes_"):
             raise NotFitted("call fit(X, y) first")
         x = jnp.asarray((np.asarray(X, dtype=np.float32) - self.center_) / self.scale_)
-        return Sample(np.asarray(self._members(x), dtype=np.float64), axis=0).named(self.classes_.tolist(), row_names(X))
+        return Sample(np.asarray(self._members(x), dtype=np.float64), axis=0).named(
+            self.classes_.tolist(), row_names(X)
+        )
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Mean of the members."""
@@ -107,7 +109,7 @@ class _FlaxMethod(BaseEstimator):
         n = len(x) // size * size
 
         def loss(p: Any, batch: Any, k: Any) -> Any:
-            logits = module.apply(p, batch[0], rngs={"dropout": k}, **self._apply_options())
+            logits: Any = module.apply(p, batch[0], rngs={"dropout": k}, **self._apply_options())
             return -(batch[1] * jax.nn.log_softmax(logits)).sum(-1).mean()
 
         def step(state: Any, given: Any) -> tuple[Any, None]:
@@ -160,7 +162,8 @@ class FlaxEnsemble(_FlaxMethod):
 
     def _members(self, x: Any) -> Any:
         module = self._module()
-        return jax.vmap(lambda p: jax.nn.softmax(module.apply(p, x)))(self.params_)
+        apply: Any = module.apply
+        return jax.vmap(lambda p: jax.nn.softmax(apply(p, x)))(self.params_)
 
 
 class FlaxDropout(_FlaxMethod):
@@ -195,5 +198,6 @@ class FlaxDropout(_FlaxMethod):
     def _members(self, x: Any) -> Any:
         module = self._module()
         keys = jax.random.split(jax.random.fold_in(jax.random.key(self.seed), 1), self.passes)
-        draw: Any = lambda k: jax.nn.softmax(module.apply(self.params_, x, train=True, rngs={"dropout": k}))  # noqa: E731
+        apply: Any = module.apply
+        draw: Any = lambda k: jax.nn.softmax(apply(self.params_, x, train=True, rngs={"dropout": k}))  # noqa: E731
         return jax.lax.map(draw, keys)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class MLP(nn.Sequential):
     def __init__(self, n_in: int, n_out: int, hidden: tuple[int, ...] = (64, 64)) -> None:
         sizes = [n_in, *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
-        for a, b in zip(sizes, sizes[1:], strict=False):
+        for a, b in pairwise(sizes):
             layers += [nn.Linear(a, b), nn.ReLU()]
         super().__init__(*layers, nn.Linear(sizes[-1], n_out))
 
@@ -183,7 +184,9 @@ class TorchMethod(BaseEstimator):
 
     def _inputs(self, x: NDArray[np.float32]) -> Tensor:
         if not np.isfinite(x).all():
-            raise UncertaintyError(f"row {int(np.argwhere(~np.isfinite(x))[0, 0])} of X holds NaN or infinity; impute it first")
+            raise UncertaintyError(
+                f"row {int(np.argwhere(~np.isfinite(x))[0, 0])} of X holds NaN or infinity; impute it first"
+            )
         if hasattr(self, "center_") and x.ndim == 2:
             x = (x - self.center_) / self.scale_
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.device if self.device != "auto" else "cpu")

@@ -46,7 +46,9 @@ class CredalRelativeLikelihood(TorchMethod):
         self, network: Network = None, *, alpha: float = 0.8, n: int = 10, bias: float = 100.0, max_epochs: int | None = None,
         config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.alpha, self.n, self.bias, self.max_epochs = alpha, n, bias, max_epochs
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -70,7 +72,9 @@ class CredalRelativeLikelihood(TorchMethod):
                 head.bias[favoured] += self.bias
             reached = [0.0]
 
-            def stop(_progress: Progress, model: nn.Module = model, goal: float = goal, reached: list[float] = reached) -> bool:
+            def stop(
+                _progress: Progress, model: nn.Module = model, goal: float = goal, reached: list[float] = reached
+            ) -> bool:
                 reached[0] = float(np.exp(min(self._log_likelihood(model, x, t) - best, 0.0)))
                 return reached[0] >= goal
 

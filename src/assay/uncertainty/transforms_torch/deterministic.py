@@ -52,7 +52,8 @@ class RandomFeatures(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         """Features ``(n, D)``."""
         w: Any = self.w
-        return math.sqrt(2 / len(w)) * torch.cos(nn.functional.linear(h, w, self.b))  # type: ignore[arg-type]
+        b: Any = self.b
+        return math.sqrt(2 / len(w)) * torch.cos(nn.functional.linear(h, w, b))
 
 
 class _GaussianProcessHead(nn.Module):
@@ -98,7 +99,9 @@ class SNGP(TorchMethod):
         self, network: Network = None, *, features: int = 1024, norm: float = 6.0, ridge: float = 1.0,
         config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.features, self.norm, self.ridge = features, norm, ridge
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -144,7 +147,9 @@ class DDU(TorchMethod):
         self, network: Network = None, *, norm: float = 3.0, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0,
         standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.norm = norm
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -186,7 +191,8 @@ class _Kernels(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Kernel value of each class."""
-        centroids: Any = self.sums / self.counts  # type: ignore[operator]
+        sums: Any = self.sums
+        centroids = sums / self.counts
         return torch.exp(-((self.embed(x) - centroids) ** 2).mean(1) / (2 * self.length**2))
 
     def move(self, x: Tensor, t: Tensor) -> None:
@@ -220,7 +226,9 @@ class DUQ(TorchMethod):
         self, network: Network = None, *, size: int = 512, length: float = 0.1, gamma: float = 0.999, penalty: float = 0.5,
         config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.size, self.length, self.gamma, self.penalty = size, length, gamma, penalty
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -253,5 +261,3 @@ class DUQ(TorchMethod):
         top = kernel.max(1)
         safe = np.maximum(kernel, 1e-300)
         return WithDensity(safe / safe.sum(1, keepdims=True), np.log(np.maximum(top, 1e-300)))
-
-

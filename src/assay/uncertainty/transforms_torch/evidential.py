@@ -67,7 +67,9 @@ class EvidentialClassifier(TorchMethod):
         self, network: Network = None, *, loss: str = "mse", kl_weight: float = 1.0, anneal: int = 100,
         config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.loss, self.kl_weight, self.anneal = loss, kl_weight, anneal
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -105,7 +107,9 @@ class EvidentialRegressor(TorchMethod):
         self, network: Network = None, *, penalty: float = 0.01, config: TrainConfig | None = None, batch_size: int = 64,
         seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.penalty = penalty
 
     @staticmethod
@@ -121,7 +125,11 @@ class EvidentialRegressor(TorchMethod):
             y = batch[1]
             gamma, nu, alpha, beta = self._parameters(net(batch[0]))
             omega = 2 * beta * (1 + nu)
-            nll = 0.5 * torch.log(torch.pi / nu) - alpha * torch.log(omega) + (alpha + 0.5) * torch.log(nu * (y - gamma) ** 2 + omega)
+            nll = (
+                0.5 * torch.log(torch.pi / nu)
+                - alpha * torch.log(omega)
+                + (alpha + 0.5) * torch.log(nu * (y - gamma) ** 2 + omega)
+            )
             nll = nll + torch.lgamma(alpha) - torch.lgamma(alpha + 0.5)
             return (nll + self.penalty * (y - gamma).abs() * (2 * nu + alpha)).mean()
 

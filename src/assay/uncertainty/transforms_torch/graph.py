@@ -103,12 +103,21 @@ class GraphPosteriorNetwork:
         self.model_ = model
         return self
 
-    def predict(self) -> Dirichlet:
-        """Of all nodes."""
+    def predict(self, *, own: bool = False) -> Dirichlet:
+        """Of all nodes.
+
+        Parameters
+        ----------
+        own : bool
+            The evidence of each node's own features alone, without what the edges bring: it is what shows a node with
+            foreign features, which its neighbours' evidence hides.
+        """
         if not hasattr(self, "model_"):
             raise NotFitted("call fit(X, edges, y, train_nodes) first")
         with torch.no_grad():
-            return Dirichlet(self._alpha(self.model_(self.features_)).double().numpy(force=True))
+            log_evidence = self.model_(self.features_)
+            alpha = 1 + torch.exp(torch.clamp(log_evidence, max=30)) if own else self._alpha(log_evidence)
+            return Dirichlet(alpha.double().numpy(force=True))
 
     def _alpha(self, log_evidence: Tensor) -> Tensor:
         beta = torch.exp(torch.clamp(log_evidence, max=30))
@@ -125,4 +134,5 @@ def _normalised(edges: np.ndarray, n: int) -> Tensor:
     j = np.concatenate([edges[:, 1], edges[:, 0], loops])
     degree = np.bincount(i, minlength=n)
     values = 1 / np.sqrt(degree[i] * degree[j])
-    return torch.sparse_coo_tensor(np.stack([i, j]), torch.tensor(values, dtype=torch.float32), (n, n)).coalesce()  # type: ignore[arg-type]
+    made = torch.tensor(values, dtype=torch.float32)
+    return torch.sparse_coo_tensor(torch.tensor(np.stack([i, j])), made, (n, n), check_invariants=True).coalesce()

@@ -27,7 +27,9 @@ class HetNet(TorchMethod):
         self, network: Network = None, *, factors: int = 15, temperature: float = 0.9, draws: int = 100,
         config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.factors, self.temperature, self.draws = factors, temperature, draws
 
     def _log_mean(self, out: Tensor, k: int, generator: torch.Generator | None) -> Tensor:

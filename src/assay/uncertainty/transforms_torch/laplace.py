@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,7 +35,9 @@ class LastLayerLaplace(TorchMethod):
         self, network: Network = None, *, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0,
         standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
         seed = self._member_seed(0)
@@ -41,9 +45,9 @@ class LastLayerLaplace(TorchMethod):
         self._train(self.model_, ce_loss, x, t, seed)
         features, logits = self._features(x)
         found = linears(self.model_)
-        layer = found[-1][2] if found else self.model_
-        weight = layer.weight.detach().double().numpy(force=True)  # type: ignore[union-attr, operator]
-        bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().double().numpy(force=True)  # type: ignore[union-attr, operator]
+        layer: Any = found[-1][2] if found else self.model_
+        weight = layer.weight.detach().double().numpy(force=True)
+        bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().double().numpy(force=True)
         weights = np.concatenate([weight, bias[:, None]], axis=1)
         self.posterior_ = kronecker_laplace(features, logits, t.double().numpy(force=True), weights)
         warn_if_retuned(len(x) * self._config(seed).weight_decay, self.posterior_.delta)

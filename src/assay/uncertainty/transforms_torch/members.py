@@ -48,7 +48,9 @@ class DeepEnsemble(TorchMethod):
         self, network: Network = None, *, n: int = 10, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0,
         standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.n = n
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -77,7 +79,9 @@ class SubEnsemble(TorchMethod):
         self, network: Network = None, *, n: int = 10, layers: int = 2, config: TrainConfig | None = None, batch_size: int = 64,
         seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.n, self.layers = n, layers
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -153,7 +157,9 @@ class BatchEnsemble(_Tiled):
         self, network: Network = None, *, n: int = 10, std: float = 0.5, fast_rate: float = 0.25, config: TrainConfig | None = None,
         batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.n, self.std, self.fast_rate = n, std, fast_rate
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -197,7 +203,7 @@ def member_masks(channels: int, n: int, scale: float, rng: np.random.Generator) 
     >>> masks.shape, bool((masks.max(0) == 1).all()), bool(np.ptp(masks.sum(1)) <= 1)
     ((4, 32), True, True)
     """
-    if not 1 <= scale or n < 1:
+    if not scale >= 1 or n < 1:
         raise UncertaintyError(f"scale is at least 1 and n at least 1, not {scale} and {n}")
     expected = scale * (1 - (1 - 1 / scale) ** n) if scale > 1 else 1.0
     ones = max(1, round(channels / expected))
@@ -235,7 +241,9 @@ class Masksembles(_Tiled):
         self, network: Network = None, *, n: int = 4, scale: float = 2.0, config: TrainConfig | None = None, batch_size: int = 64,
         seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.n, self.scale = n, scale
 
     def _fit(self, x: Tensor, t: Tensor) -> None:

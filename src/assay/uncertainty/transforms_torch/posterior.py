@@ -83,7 +83,9 @@ class PosteriorNetwork(TorchMethod):
         self, network: Network = None, *, latent: int = 6, flows: int = 6, entropy_weight: float = 1e-5,
         config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.latent, self.flows, self.entropy_weight = latent, flows, entropy_weight
 
     def _fit(self, x: Tensor, t: Tensor) -> None:

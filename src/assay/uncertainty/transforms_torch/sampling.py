@@ -68,7 +68,9 @@ class DropConnectLinear(Drawn):
         if self.training:
             weight = nn.functional.dropout(weight, self.p, True)
         elif self.draw is not None:
-            weight = weight * ((torch.rand(weight.shape, generator=self._generator()) >= self.p).to(weight) / (1 - self.p))
+            weight = weight * (
+                (torch.rand(weight.shape, generator=self._generator()) >= self.p).to(weight) / (1 - self.p)
+            )
         return nn.functional.linear(x, weight, self.linear.bias)
 
 
@@ -154,7 +156,9 @@ class MCDropout(_Passes):
         self, network: Network = None, *, p: float = 0.5, passes: int = 100, config: TrainConfig | None = None, batch_size: int = 64,
         seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.p, self.passes = p, passes
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -179,7 +183,9 @@ class DropConnect(_Passes):
         self, network: Network = None, *, p: float = 0.5, passes: int = 100, config: TrainConfig | None = None, batch_size: int = 64,
         seed: int = 0, standardize: bool = True, device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.p, self.passes = p, passes
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -206,7 +212,9 @@ class MeanFieldNetwork(_Passes):
         kl_weight: float = 1.0, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True,
         device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.posterior_std, self.prior_std, self.passes, self.kl_weight = posterior_std, prior_std, passes, kl_weight
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -244,7 +252,9 @@ class SWAG(TorchMethod):
         scale: float = 0.5, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True,
         device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__(network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device)
+        super().__init__(
+            network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
+        )
         self.swag_epochs, self.swag_lr, self.rank, self.passes, self.scale = swag_epochs, swag_lr, rank, passes, scale
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
@@ -265,7 +275,9 @@ class SWAG(TorchMethod):
         self.mean_ = weights.mean(0)
         self.diagonal_ = torch.clamp((weights**2).mean(0) - self.mean_**2, min=0)
         # Deviations from the running mean, the latest ones.
-        running = weights.cumsum(0) / torch.arange(1, len(weights) + 1, dtype=torch.float64, device=weights.device)[:, None]
+        running = (
+            weights.cumsum(0) / torch.arange(1, len(weights) + 1, dtype=torch.float64, device=weights.device)[:, None]
+        )
         self.deviations_ = (weights - running)[-self.rank :]
         self.model_, self.inputs_ = model, x
 
