@@ -193,3 +193,31 @@ def test_what_a_dead_process_left_half_done_is_swept(tmp_path):
     store.prepare("b")
     assert not left.exists()
     assert other.exists()
+
+
+def test_a_claim_that_was_never_written_whole_does_not_hold_for_long(tmp_path):
+    store = Store(tmp_path)
+    store.prepare("b")
+    path = tmp_path / "b" / ".claims" / "k1"
+    path.touch()
+    old = time.time() - 10
+    os.utime(path, (old, old))
+    with store.claim("b", "k1") as mine:
+        assert mine
+        assert path.read_text().split(" ")[1] == str(os.getpid())
+    assert list(path.parent.iterdir()) == []
+
+
+def test_of_many_takers_of_a_stale_claim_one_gets_it(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    store = Store(tmp_path)
+    store.prepare("b")
+    for round_ in range(20):
+        path = tmp_path / "b" / ".claims" / f"k{round_}"
+        path.write_text("another-machine 1 0")
+        old = time.time() - 1000
+        os.utime(path, (old, old))
+        with ThreadPoolExecutor(8) as pool:
+            taken = list(pool.map(lambda _, path=path: store._take(path), range(8)))
+        assert sum(taken) == 1

@@ -44,6 +44,8 @@ class Metric:
     unit : str
     may_be_undefined : bool
         NaN is a possible value (AUROC where only one class occurs). Otherwise NaN makes the run a failed one.
+    cost : bool
+        A figure of cost (seconds, rows a second), which differs from run to run with the same seed.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Metric:
     format: str = ".3f"
     unit: str = ""
     may_be_undefined: bool = False
+    cost: bool = False
 
     def __post_init__(self) -> None:
         if not self.title:
@@ -85,6 +88,10 @@ class Task:
     def data(self) -> Any:
         """The loaded data (kept for the next run of the same task in this process)."""
         return _loaded(self)
+
+    def forget(self) -> None:
+        """Drop the kept data, so that it is loaded again."""
+        _cache.pop(id(self), None)
 
     def data_fingerprint(self) -> str:
         """A hash of the data that this task puts before a method."""

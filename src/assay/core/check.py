@@ -22,16 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from assay.core.benchmark import Benchmark, Method, Metric, Task, _cache, as_method, plain
+from assay.core.benchmark import Benchmark, Method, Metric, Task, as_method, plain
 from assay.core.data import fingerprint
 from assay.core.errors import AssayError, DataError, MethodError
 from assay.core.run import RunRecord
 
-# Metrics of cost differ from run to run by nature. They are known by their unit or by a word of their name.
-_COST_UNITS = {"s", "ms", "us", "µs", "ns", "min", "h", "sec", "seconds", "minutes", "hours"}
-_COST_WORDS = re.compile(
-    r"(?:^|_)(?:s|ms|us|ns|seconds?|minutes?|hours?|time|latency|throughput|speed|memory|rss)(?:_|$)"
-)
+_TIME_UNITS = {"s", "ms", "us", "µs", "ns", "min", "h"}
 
 
 @dataclass(frozen=True)
@@ -280,7 +276,7 @@ def _different(benchmark: Benchmark, first: Runs, second: Runs, tolerance: float
 
 
 def _is_cost(metric: Metric) -> bool:
-    return metric.unit in _COST_UNITS or _COST_WORDS.search(metric.name) is not None
+    return metric.cost or metric.unit in _TIME_UNITS
 
 
 def _in_a_worker(
@@ -397,7 +393,7 @@ def _data_kept(task: Task, before: dict[str, str], after: dict[str, str], proble
     # What came newly (values that the data works out when first asked) is no change.
     parts = [part for part, digest in before.items() if after.get(part) != digest]
     if parts:
-        _cache.pop(id(task), None)  # later runs in this process must not see the changed data
+        task.forget()  # later runs in this process must not see the changed data
         what = f"{', '.join(parts)} of the data" if parts != [""] else "the data"
         return Check(
             name, False,

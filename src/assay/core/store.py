@@ -162,6 +162,12 @@ class Store:
         return record
 
     def _sweep(self, folder: Path) -> None:
+        for left in (folder / ".claims").glob(".*"):
+            try:
+                if self._now(left.parent) - left.stat().st_mtime > CLAIM_SECONDS:
+                    left.unlink(missing_ok=True)
+            except FileNotFoundError:
+                continue
         for staged in (folder / ".staging").iterdir():
             parts = staged.name.rsplit(".", 3)
             if len(parts) == 4 and parts[1] == _HOST and parts[2].isdigit() and not _alive(int(parts[2])):
@@ -189,18 +195,45 @@ class Store:
         return path.exists() and not self._stale(path)
 
     def _take(self, path: Path) -> bool:
-        for _ in range(2):
-            try:
-                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            except FileExistsError:
-                if not self._stale(path):
-                    return False
-                path.unlink(missing_ok=True)
-                continue
-            os.write(descriptor, f"{_HOST} {os.getpid()} {_born(os.getpid())}".encode())
-            os.close(descriptor)
-            return True
-        return False
+        # A claim appears whole (a link to a file that is written), so a process killed in between leaves none behind.
+        mine = path.with_name(f".new-{uuid.uuid4().hex[:12]}")
+        try:
+            mine.write_text(f"{_HOST} {os.getpid()} {_born(os.getpid())}", encoding="utf-8")
+            for _ in range(2):
+                try:
+                    os.link(mine, path)
+                    return True
+                except FileExistsError:
+                    if not self._stale(path):
+                        return False
+                    self._remove_stale(path)
+                except OSError:  # a file system without links
+                    try:
+                        with path.open("x", encoding="utf-8") as file:
+                            file.write(mine.read_text(encoding="utf-8"))
+                        return True
+                    except FileExistsError:
+                        if not self._stale(path):
+                            return False
+                        self._remove_stale(path)
+            return False
+        finally:
+            mine.unlink(missing_ok=True)
+
+    def _remove_stale(self, path: Path) -> None:
+        """Take a stale claim away; one that another process has just put in its place goes back."""
+        aside = path.with_name(f".old-{uuid.uuid4().hex[:12]}")
+        try:
+            os.rename(path, aside)
+        except FileNotFoundError:
+            return
+        try:
+            if not self._stale(aside):
+                os.link(aside, path)
+        except OSError:
+            pass
+        finally:
+            aside.unlink(missing_ok=True)
 
     def _stale(self, path: Path) -> bool:
         try:
@@ -210,7 +243,7 @@ class Store:
             return True
         if host == _HOST and pid.isdigit():
             return not _alive(int(pid)) or (born != "" and born != _born(int(pid)))
-        return age > CLAIM_SECONDS
+        return age > (CLAIM_SECONDS if host else 5.0)
 
     def _now(self, folder: Path) -> float:
         # The file server's clock, which need not be this machine's.

@@ -167,10 +167,10 @@ benchmark = Benchmark(
     "Online learning from haphazard inputs",
     [
         *(_metric(name) for name in [*MAIN, *(n for n in (*CLASSIFICATION, *REGRESSION) if n not in MAIN)]),
-        Metric("rows_per_second", True, "rows a second", ",.0f", may_be_undefined=True),
+        Metric("rows_per_second", True, "rows a second", ",.0f", may_be_undefined=True, cost=True),
         Metric("state_bytes", False, "state", ",.0f", "bytes", may_be_undefined=True),
-        Metric("predict_p50_us", False, "prediction, median", ".1f", "µs", may_be_undefined=True),
-        Metric("learn_p50_us", False, "update, median", ".1f", "µs", may_be_undefined=True),
+        Metric("predict_p50_us", False, "prediction, median", ".1f", "µs", may_be_undefined=True, cost=True),
+        Metric("learn_p50_us", False, "update, median", ".1f", "µs", may_be_undefined=True, cost=True),
     ],
     prequential,
     version="1",
