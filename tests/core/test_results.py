@@ -499,3 +499,21 @@ def test_leaderboard_of_many_runs_is_fast() -> None:
     board = Results(benchmark, Store("nowhere"), columns).leaderboard()
     assert time.process_time() - start < 3  # of CPU, all threads
     assert len(board.rows) == 50
+
+
+def test_a_task_that_the_metric_does_not_measure_is_left_out_and_named(tmp_path):
+    benchmark = Benchmark(
+        "two",
+        "Two kinds of tasks",
+        [Metric("accuracy", True, may_be_undefined=True), Metric("rmse", False, may_be_undefined=True)],
+        lambda task, method, context: {task.data(): float(method.make() + context.seed)},
+    )
+    benchmark.add_task("classes", lambda: "accuracy", fingerprint="1")
+    benchmark.add_task("values", lambda: "rmse", fingerprint="2")
+    for name, value in (("low", 1.0), ("high", 2.0)):
+        benchmark.add_method(name, lambda value=value: value)
+    results = benchmark.run(seeds=range(3), store=tmp_path, progress=False)
+    board = results.leaderboard("accuracy")
+    assert [(row.method, row.mean, row.gaps) for row in board.rows] == [("high", 3.0, ()), ("low", 2.0, ())]
+    assert board.notes[0] == "Left out, since no run there has a value of accuracy: values."
+    assert results.leaderboard("rmse").rows[0].method == "low"

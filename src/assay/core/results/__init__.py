@@ -183,6 +183,14 @@ class Results:
         if not len(self):
             return Leaderboard(self.benchmark, chosen, [], [], self.empty_message)
         cells, scores = self.cells, self.cells.scores(chosen)
+        # A task that the metric does not measure (accuracy of a regression) says nothing about any method.
+        silent = (scores.n.sum(axis=1) == 0) & (cells.count(cells.ok).sum(axis=1) > 0)
+        if silent.any() and not silent.all():
+            left = [name for name, out in zip(cells.tasks, silent, strict=True) if not out]
+            board = self.only(tasks=left).leaderboard(metric)
+            out = _names([name for name in cells.tasks if name not in left])
+            board.notes.insert(0, f"Left out, since no run there has a value of {chosen.title}: {out}.")
+            return board
         n_tasks, n_methods = cells.shape
         of = compare.mean_intervals(scores.values, cells.cell, np.tile(np.arange(n_methods), n_tasks))
         ranks = compare.rank_rows(scores.mean, chosen.higher_is_better)
