@@ -267,7 +267,7 @@ def _accelerator(config: TrainConfig) -> Accelerator:
 def _optimizer(model: nn.Module, parameters: Iterable[Any] | None, config: TrainConfig) -> torch.optim.Optimizer:
     given = [p for p in model.parameters() if p.requires_grad] if parameters is None else list(parameters)
     groups = []
-    as_groups: list[dict[str, Any]] = given if given and isinstance(given[0], dict) else [{"params": given}]  # type: ignore[list-item]
+    as_groups: Any = given if given and isinstance(given[0], dict) else [{"params": given}]
     for group in map(dict, as_groups):
         scale = group.pop("lr_scale", 1.0)
         groups.append({"lr": config.lr * scale, **group})
