@@ -13,7 +13,9 @@ from assay.streams import load, run
 from assay.streams.contract import check_model, easy_stream, scores_by_row
 from assay.streams.errors import StreamError
 from assay.streams.models.draws import below, draw_state, draw_to_front, uniform
-from assay.streams.models.dynfo import DynFo, _find_split, _quantile
+from assay.streams.models.dynfo import DynFo
+from assay.streams.models.dynfo.quantile import quantile
+from assay.streams.models.dynfo.stumps import find_split
 from assay.streams.rows import Row
 
 SMALL = {"M": 20, "N": 200, "delta": 0.1}
@@ -125,7 +127,7 @@ def test_best_split_is_that_of_a_scikit_learn_stump(task):
     y = (x + rng.standard_normal(300) > 0.5).astype(np.int64) if task == "classification" else x**2 + 1000
     model = DynFo(M=1, N=120, delta=1.0, task=task)
     model.run_arrays(x[:, None], y)
-    _find_split(0, 299, model._forest(), model._settings())
+    find_split(0, 299, model._forest(), model._settings())
     kind = DecisionTreeClassifier if task == "classification" else DecisionTreeRegressor
     stump = kind(max_depth=1).fit(x[-120:, None], y[-120:])
     impurity = stump.tree_.impurity[1:] @ stump.tree_.weighted_n_node_samples[1:] / 120
@@ -198,7 +200,7 @@ def test_a_feature_that_left_the_buffer_is_not_split_on():
     for t in range(60):
         model.learn_one(Row.from_dict({"stays": rng.standard_normal()}), t % 2)
     assert model._length[0] == 0 or model._rows[0, : model._length[0]].max() <= 30
-    _find_split(0, 89, model._forest(), model._settings())
+    find_split(0, 89, model._forest(), model._settings())
     assert model._split[0, 0] == np.inf
 
 
@@ -278,7 +280,7 @@ def test_quantile_is_that_of_numpy():
     for n in (1, 2, 3, 10, 57):
         values = np.round(rng.standard_normal(n), 1)
         for q in (0.0, 0.31, 0.6, 1.0):
-            assert _quantile(values, n, q, np.empty(n)) == pytest.approx(np.quantile(values, q), abs=1e-12)
+            assert quantile(values, n, q, np.empty(n)) == pytest.approx(np.quantile(values, q), abs=1e-12)
 
 
 def test_draws_are_uniform_and_without_replacement():

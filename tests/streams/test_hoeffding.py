@@ -14,14 +14,9 @@ from sklearn.naive_bayes import GaussianNB
 from assay.streams import load, run
 from assay.streams.contract import check_model, easy_stream, scores_by_row
 from assay.streams.errors import StreamError
-from assay.streams.models.hoeffding import (
-    MaskedHoeffdingTree,
-    _best_threshold,
-    _gain,
-    _observe_gaussian,
-    _observe_histogram,
-    _totals,
-)
+from assay.streams.models.hoeffding import MaskedHoeffdingTree
+from assay.streams.models.hoeffding.merit import find_threshold, gain_of_split
+from assay.streams.models.hoeffding.observers import observe_gaussian, observe_histogram, totals
 from assay.streams.rows import Row
 
 Tree = MaskedHoeffdingTree
@@ -71,7 +66,7 @@ def test_gain_is_that_of_scipy():
     whole, left = np.array([30.0, 10.0, 5.0]), np.array([20.0, 1.0, 0.0])
     settings = Tree()._settings()
     expected = entropy(whole, base=2) - 21 / 45 * entropy(left, base=2) - 24 / 45 * entropy(whole - left, base=2)
-    assert _gain(whole, left, 45.0, 21.0, settings) == pytest.approx(expected, abs=1e-12)
+    assert gain_of_split(whole, left, 45.0, 21.0, settings) == pytest.approx(expected, abs=1e-12)
 
 
 def test_variance_share_is_that_of_numpy():
@@ -81,7 +76,7 @@ def test_variance_share_is_that_of_numpy():
     sums = [np.array([len(v), v.sum(), (v**2).sum()]) for v in (both, a)]
     settings = Tree(task="regression")._settings()
     expected = 1 - (30 * a.var() + 50 * b.var()) / (80 * both.var())
-    assert _gain(*sums, 80.0, 30.0, settings) == pytest.approx(expected, abs=1e-12)
+    assert gain_of_split(*sums, 80.0, 30.0, settings) == pytest.approx(expected, abs=1e-12)
 
 
 def test_merit_counts_by_the_share_of_rows_that_have_the_feature():
@@ -162,7 +157,7 @@ def test_gaussian_observer_is_mean_and_variance():
     rng = np.random.default_rng(0)
     x, w = rng.normal(100, 1, 50), rng.uniform(0.1, 1, 50)
     for value, weight in zip(x, w):
-        _observe_gaussian(cells, value, 1, weight)
+        observe_gaussian(cells, value, 1, weight)
     mean = np.average(x, weights=w)
     assert (cells[0], cells[1]) == (x.min(), x.max())
     np.testing.assert_allclose(cells[5:8], [w.sum(), mean, np.sum(w * (x - mean) ** 2)], rtol=1e-10)
@@ -175,8 +170,8 @@ def test_gaussian_thresholds_are_the_best_of_ten():
     cells = np.zeros(8)
     x, y = np.r_[-3.0, -1, 0, 0, 1, 4, 2, 6, 3], np.r_[0, 0, 0, 0, 0, 1, 1, 1, 1]
     for value, label in zip(x, y):
-        _observe_gaussian(cells, value, int(label), 1.0)
-    merit, threshold = _best_threshold(cells, 18.0, tree._settings(), tree._scratch())
+        observe_gaussian(cells, value, int(label), 1.0)
+    merit, threshold = find_threshold(cells, 18.0, tree._settings(), tree._scratch())
     gains = []
     for t in -3 + 9 * np.arange(1, 11) / 11:
         left = np.array([np.sum(y == c) * norm.cdf(t, x[y == c].mean(), x[y == c].std()) for c in (0, 1)])
@@ -200,10 +195,10 @@ def test_histogram_covers_what_comes_and_loses_nothing():
         cells = np.zeros(2 + 2 * 16)
         labels = rng.integers(0, 2, len(values))
         for value, label in zip(values, labels):
-            _observe_histogram(cells, value, float(label), 1.0, tree._settings())
-        totals = np.zeros(2)
-        _totals(cells, totals, tree._settings())
-        np.testing.assert_array_equal(totals, np.bincount(labels, minlength=2))
+            observe_histogram(cells, value, float(label), 1.0, tree._settings())
+        found = np.zeros(2)
+        totals(cells, found, tree._settings())
+        np.testing.assert_array_equal(found, np.bincount(labels, minlength=2))
         origin, width = cells[0], cells[1]
         if width:
             edges = origin + width * np.arange(17)

@@ -13,7 +13,8 @@ from scipy.stats import truncnorm
 from assay.streams import OneVsRest, load, run
 from assay.streams.contract import check_model, easy_stream, scores_by_row
 from assay.streams.errors import LabelOutOfRange, StateLimitExceeded, StreamError
-from assay.streams.models.ovfm import BEST_SETTINGS, OVFM, _cut_normal, _normal_quantile
+from assay.streams.models.ovfm import BEST_SETTINGS, OVFM
+from assay.streams.models.ovfm.normal import cut_normal, normal_quantile
 from assay.streams.rows import Row
 
 
@@ -275,7 +276,7 @@ def test_eviction_forgets_the_least_seen_feature_only():
 
 def test_normal_quantile_is_that_of_scipy():
     for p in np.r_[1e-9, 0.001, np.linspace(0.01, 0.99, 50), 0.999, 1 - 1e-9]:
-        assert _normal_quantile(p) == pytest.approx(ndtri(p), rel=1e-10, abs=1e-12)
+        assert normal_quantile(p) == pytest.approx(ndtri(p), rel=1e-10, abs=1e-12)
 
 
 def test_cut_normal_is_that_of_scipy():
@@ -285,9 +286,9 @@ def test_cut_normal_is_that_of_scipy():
         a, b = (low - mean) / deviation, (high - mean) / deviation
         expected = truncnorm.stats(a, b, loc=mean, scale=deviation)
         np.testing.assert_allclose(
-            _cut_normal(*map(float, (mean, deviation, low, high))), expected, rtol=1e-5, atol=1e-9
+            cut_normal(*map(float, (mean, deviation, low, high))), expected, rtol=1e-5, atol=1e-9
         )
-    assert _cut_normal(0.0, 1.0, 60.0, 61.0) == (60.0, 0.0)
+    assert cut_normal(0.0, 1.0, 60.0, 61.0) == (60.0, 0.0)
 
 
 def test_best_settings_are_parameters():
