@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
+from assay.streams import make_model
 from assay.streams.contract import check_model, scores_by_row
 from assay.streams.errors import CheckpointMismatch, LabelOutOfRange, StreamError
 from assay.streams.models.logistic import MaskedLogistic
@@ -10,8 +11,9 @@ from assay.streams.models.ocds import OCDS
 from assay.streams.models.olvf import OLVF
 from assay.streams.models.one_vs_rest import OneVsRest
 from assay.streams.models.passive_aggressive import MaskedPA
+from assay.streams.models.scaled_target import ScaledTarget
 from assay.streams.models.thresholded import Thresholded
-from assay.streams.rows import Row
+from assay.streams.rows import Row, RowBlock
 from assay.streams.state import load_tree, save_tree
 
 
@@ -244,3 +246,48 @@ def test_bad_arguments_are_named(params, words):
 def test_a_third_class_is_an_error():
     with pytest.raises(LabelOutOfRange, match="wrap it in OneVsRest"):
         Thresholded(NB3()).run_arrays(np.ones((3, 1)), ["a", "b", "c"])
+
+
+LINEAR = ["masked_logistic", "masked_pa", "olvf", "oli2ds", "olifl", "ocds"]
+
+
+def scaled(name: str):
+    return make_model(name, task="regression")
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_regression_is_taken_with_a_scaled_target(name):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4))
+    y = 20 * X[:, 0] - 10 * X[:, 1] + 150
+    X[rng.random(X.shape) < 0.2] = np.nan
+    y[[50, 51]] = np.nan
+    model = scaled(name)
+    assert isinstance(model, ScaledTarget)
+    scores = model.run_arrays(X, y)
+    assert scores[0] == 0.0
+    np.testing.assert_array_equal(scores_by_row(scaled(name), X, y), scores)
+    half = scaled(name)
+    half.run_arrays(X[:200], y[:200])
+    resumed = scaled(name).load_state_dict(half.state_dict())
+    np.testing.assert_array_equal(resumed.run_arrays(X[200:], y[200:]), scores[200:])
+    known = ~np.isnan(y[200:])
+    assert np.std((y[200:] - scores[200:])[known]) < 0.75 * np.std(y[200:][known])
+    row = RowBlock.from_array(X[:1] * 0 + 1.0).row(0)
+    assert sum(model.explain_one(row).values()) == pytest.approx(
+        model.score_one(row) - model.score_one(RowBlock.from_array(np.full((1, 4), np.nan)).row(0)), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_predictions_follow_the_unit_of_the_target(name):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 3))
+    y = X[:, 0] + 0.1 * rng.normal(size=200)
+    a, b = scaled(name).run_arrays(X, y), scaled(name).run_arrays(X, 1000 * y - 5000)
+    np.testing.assert_allclose(b[1:], 1000 * a[1:] - 5000, rtol=1e-6)
+
+
+def test_a_scaled_target_is_for_regression():
+    with pytest.raises(StreamError, match="task='regression'"):
+        ScaledTarget(make_model("masked_pa"))

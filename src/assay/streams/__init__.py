@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _MODELS = (
     "DynFo", "FAE", "LastLabel", "Majority", "MaskedGaussianNB", "MaskedHoeffdingTree", "MaskedLogistic", "MaskedPA",
-    "NB3", "OCDS", "OLI2DS", "OLIFL", "OLVF", "ORF3V", "OVFM", "OneVsRest", "Thresholded",
+    "NB3", "OCDS", "OLI2DS", "OLIFL", "OLVF", "ORF3V", "OVFM", "OneVsRest", "ScaledTarget", "Thresholded",
 )  # fmt: skip
 _NEURAL = ("AuxDropODL", "AuxDropOGD", "AuxNet", "HI2", "PacketLSTM")
 # What needs pandas, scikit-learn or torch is imported when it is used.

@@ -44,11 +44,14 @@ class StreamModel:
         Whether ``task="regression"`` is a parameter of the model.
     deterministic : bool
         Whether two runs on the same rows give the same scores without a seed.
+    unit_target : bool
+        Whether regression needs targets around 0 of unit size; `ScaledTarget` gives them.
     """
 
     native_multiclass: ClassVar[bool] = False
     regression: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
+    unit_target: ClassVar[bool] = False
 
     _names: ClassVar[list[str]]
 

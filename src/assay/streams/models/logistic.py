@@ -59,6 +59,7 @@ class MaskedLogistic(StreamModel):
     """
 
     regression = True
+    unit_target = True
 
     def __init__(
         self,

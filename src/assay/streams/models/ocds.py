@@ -87,6 +87,7 @@ class OCDS(StreamModel):
     """
 
     regression = True
+    unit_target = True
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class OLI2DS(StreamModel):
     """
 
     regression = True
+    unit_target = True
 
     def __init__(
         self,

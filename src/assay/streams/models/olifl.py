@@ -59,6 +59,7 @@ class OLIFL(StreamModel):
     """
 
     regression = True
+    unit_target = True
 
     def __init__(
         self,

@@ -85,6 +85,7 @@ class OLVF(StreamModel):
     """
 
     regression = True
+    unit_target = True
 
     def __init__(
         self,

@@ -55,6 +55,7 @@ class MaskedPA(StreamModel):
     """
 
     regression = True
+    unit_target = True
 
     def __init__(
         self,

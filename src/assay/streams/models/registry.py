@@ -84,7 +84,12 @@ def make_model(
         if not model.regression:
             raise StreamError(f"{type(model).__name__} does classification only; the stream is one of regression")
         changes["task"] = "regression"
-        return model.clone(**changes)
+        model = model.clone(**changes)
+        if model.unit_target:
+            from assay.streams.models.scaled_target import ScaledTarget
+
+            return ScaledTarget(model)
+        return model
     many = classes is not None and len(classes) > 2
     if (
         "classes" in parameters

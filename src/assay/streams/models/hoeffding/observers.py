@@ -21,7 +21,8 @@ def observe_gaussian(cells, x, c, weight):
     at = 2 + 3 * c
     cells[at] += weight
     step = (x - cells[at + 1]) * weight / cells[at]
-    cells[at + 2] += weight * (x - cells[at + 1]) * (x - cells[at + 1] - step)
+    # a class's first value has no spread; with a weight below 1 rounding can make the product a little less than 0
+    cells[at + 2] += max(0.0, weight * (x - cells[at + 1]) * (x - cells[at + 1] - step))
     cells[at + 1] += step
 
 
