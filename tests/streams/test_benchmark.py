@@ -155,3 +155,18 @@ def test_labels_outside_the_classes_are_named():
         grown.learn_one(row, 2)
     with pytest.raises(LabelOutOfRange, match="three|3 were declared"):
         type(grown)(classes=(0, 1, 2))
+
+
+def test_the_plugin_of_the_contributing_page_passes_every_check(tmp_path):
+    import re
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    code = re.search(r"```python\n(# mine.py.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code[1])
+    words = [sys.executable, "-m", "assay", "check", "streams", "mine", "--plugin", str(tmp_path / "mine.py")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 of 9 checks passed" in done.stdout

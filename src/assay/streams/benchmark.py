@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,8 @@ def prequential(task: Task, method: Method, context: RunContext) -> Mapping[str,
 
 
 def _best_settings(kind: type, dataset: str) -> dict[str, Any]:
-    settings = getattr(import_module(kind.__module__), "BEST_SETTINGS", {})
+    # a class of a plug-in has no module to import in a worker process
+    settings = getattr(sys.modules.get(kind.__module__), "BEST_SETTINGS", {})
     found: dict[str, Any] = settings.get(dataset, {})
     return found
 
