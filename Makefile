@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow check bench docs wheel setup clean
+.PHONY: demo test test-slow check lint bench docs wheel setup clean
 
 setup: $(STAMP)
 
@@ -28,14 +28,16 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(if $(filter-out core,$(FIELD)),tests/$(FIELD),tests)
+	$(BIN)/python -m pytest -m slow $(if $(filter command line,$(origin FIELD)),tests/$(FIELD),tests)
 
-check: $(STAMP)
+check: lint
+	$(BIN)/python -m pytest -n $(WORKERS) src docs README.md
+
+lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS) src docs README.md
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/$(FIELD).py
