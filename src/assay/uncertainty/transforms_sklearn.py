@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import has_fit_parameter
 
 from assay.uncertainty.conformal.classification import SplitConformal
 from assay.uncertainty.errors import NotFitted, TargetShape, UncertaintyError
@@ -203,6 +204,8 @@ def _fit(model: Any, X: Any, y: ArrayLike, counts: NDArray[np.int64] | None) -> 
     n = len(target)
     if len(X) != n:
         raise TargetShape(f"{len(X)} rows and {n} targets")
+    if target.ndim == 1 and counts is not None and has_fit_parameter(model, "sample_weight"):
+        return model.fit(X, target, sample_weight=counts.astype(np.float64)), np.unique(target)
     rows = np.arange(n) if counts is None else np.repeat(np.arange(n), counts)
     if target.ndim == 1:
         return model.fit(_rows(X, rows), target[rows]), np.unique(target)

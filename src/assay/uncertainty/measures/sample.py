@@ -24,7 +24,8 @@ _TINY = 1e-300
 def mean_of(p: Members, w: Weights) -> Float[np.ndarray, "rows classes"]:
     """Weighted mean over the members."""
     if w is None:
-        return np.asarray(p.sum(axis=1) / p.shape[1])
+        # einsum walks the rows once; sum over a middle axis of ten is three times slower.
+        return np.asarray(np.einsum("nmk->nk", p) / p.shape[1])
     return np.asarray(np.einsum("nmk,m->nk" if w.ndim == 1 else "nmk,nm->nk", p, w))
 
 
@@ -112,10 +113,10 @@ def additive(p: Members, w: Weights, measure: str) -> Three:
     return _differences(total, aleatoric)
 
 
-def entropy_three(p: Members, w: Weights) -> Three:
-    """The three entropies from one logarithm of the array."""
+def entropy_three(p: Members, w: Weights, scratch: Members | None = None) -> Three:
+    """The three entropies from one logarithm of the array, kept in ``scratch`` if that is given."""
     n, m, k = p.shape
-    logs = np.maximum(p, _TINY)
+    logs = np.maximum(p, _TINY, out=None if scratch is None else scratch[:n])
     np.log(logs, out=logs)
     if w is None:
         aleatoric = np.einsum("ij,ij->i", p.reshape(n, m * k), logs.reshape(n, m * k)) / -m
