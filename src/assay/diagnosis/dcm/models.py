@@ -32,7 +32,8 @@ class GDINA(DiagnosisModel):
     monotone : bool
         A further skill never lowers the probability of a right answer.
     starts : int
-        The standard start, and random ones beyond it; the best likelihood is kept and all are in ``start_logliks_``.
+        The standard start, and random ones beyond it; the best likelihood is kept (by 1e-4, so that equal optima do not take
+        turns) and all are in ``start_logliks_``.
     tol : float
         The algorithm ends when a step gains less log-likelihood.
     max_iter : int
@@ -120,7 +121,7 @@ class GDINA(DiagnosisModel):
             start = em.start(rng if number else None)
             found = em.run(start, tol=self.tol, max_iter=self.max_iter, accelerate=self.accelerate)
             self.start_logliks_.append(found.log_likelihood)
-            if best is None or found.log_likelihood > best.log_likelihood:
+            if best is None or found.log_likelihood > best.log_likelihood + 1e-4:
                 best = found
         assert best is not None
         if best.gain >= self.tol:

@@ -25,6 +25,7 @@ from assay.diagnosis.irt.likelihood import (
 from assay.diagnosis.responses import ResponseData
 
 LOWER_PRIOR = (-1.4, 0.5)  # normal prior on the logit of the lower asymptote of a 3PL: about .2
+ALTERNATIONS = 40
 Array = NDArray[np.float64]
 
 
@@ -174,6 +175,8 @@ class IRT(DiagnosisModel):
         )
         if three:
             x0[s + n_slopes + j :] = LOWER_PRIOR[0]
+        if not three:
+            self._alternate(x0, (s, n_slopes, j), student, item, y)
         tol = 1e-3 if self.tol is None else self.tol
         found = minimize(
             objective,
@@ -196,6 +199,34 @@ class IRT(DiagnosisModel):
         self.lower_ = expit(x[s + n_slopes + j :]) if three else np.zeros(j)
         theta: Array = x[:s].copy()
         return theta
+
+    def _alternate(self, x: Array, sizes: tuple[int, int, int], student: Array, item: Array, y: Array) -> None:
+        """Newton steps on abilities with items fixed, then on items with abilities fixed, in place: a start near the mode."""
+        s, n_slopes, j = sizes
+        theta, a, b = x[:s], x[s : s + n_slopes], x[s + n_slopes : s + n_slopes + j]
+        for _ in range(ALTERNATIONS):
+            slope = np.exp(a)[item] if n_slopes == j else np.exp(a[0])
+            p = expit(slope * theta[student] - b[item])
+            r, w = p - y, p * (1 - p)
+            down = np.bincount(student, slope * r, s) + theta
+            theta -= np.clip(down / (np.bincount(student, slope**2 * w, s) + 1), -1, 1)
+            t = theta[student]
+            p = expit(slope * t - b[item])
+            r, w = p - y, p * (1 - p)
+            t = slope * t  # derivative by the log slope
+            if n_slopes == j:
+                ga, gb = np.bincount(item, r * t, j) + 4 * a, b / 9 - np.bincount(item, r, j)
+                haa, hbb, hab = (
+                    np.bincount(item, w * t * t, j) + 4,
+                    np.bincount(item, w, j) + 1 / 9,
+                    -np.bincount(item, w * t, j),
+                )
+                det = haa * hbb - hab**2
+                a -= np.clip((hbb * ga - hab * gb) / det, -0.5, 0.5)
+                b -= np.clip((haa * gb - hab * ga) / det, -1, 1)
+            else:
+                a -= np.clip((np.sum(r * t) + 4 * a) / (np.sum(w * t * t) + 4), -0.5, 0.5)
+                b -= np.clip((b / 9 - np.bincount(item, r, j)) / (np.bincount(item, w, j) + 1 / 9), -1, 1)
 
     def _map_se(self, data: ResponseData, theta: Array) -> Array:
         p, first, _ = item_terms(theta[data.student], data.item, self.slope_, self.intercept_, self.lower_)
