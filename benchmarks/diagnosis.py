@@ -1,7 +1,9 @@
 """Cognitive diagnosis against EduCDM and edustudio: the same work on both sides, in one run, one thread.
 
-Install the rivals first: ``pip install --no-deps -r benchmarks/peers/diagnosis.txt`` (or with ``--target`` into a folder
-that is on PYTHONPATH). A rival that is not there is left out, and said so. Real tables come from ASSAY_DATA_DIR; without
+Install the rivals first: ``pip install --no-deps -r benchmarks/peers/diagnosis.txt`` (or with ``--target`` into a
+folder
+that is on PYTHONPATH). A rival that is not there is left out, and said so. Real tables come from ASSAY_DATA_DIR;
+without
 them a simulated platform of the same size takes their place, and is named. ``--large`` adds a log of a million answers.
 Times are CPU seconds.
 """
@@ -59,7 +61,8 @@ def line(what: str, ratio: float, target: float, *, at_most: bool = False) -> No
 def race_ncdm(data: ResponseData, epochs: int = 2) -> tuple[float, list[float], list[float]]:
     """Training of NCDM with the same layers, dropout, rate and batch: ratio of speeds, losses after each epoch.
 
-    EduCDM takes the loss on float32 probabilities, which saturate at the start; ours is on logits, so its first epoch falls
+    EduCDM takes the loss on float32 probabilities, which saturate at the start; ours is on logits, so its first epoch
+    falls
     faster. From the second on the losses agree.
     """
     import torch
@@ -99,7 +102,8 @@ def race_ncdm(data: ResponseData, epochs: int = 2) -> tuple[float, list[float], 
     a, b = median(times["theirs"]), median(times["ours"])
     n = len(data) * epochs
     print(
-        f"NCDM training, {len(data):,} answers, {epochs} epochs: EduCDM {n / a:,.0f} answers/s, ours {n / b:,.0f} answers/s"
+        f"NCDM training, {len(data):,} answers, {epochs} epochs: EduCDM {n / a:,.0f} answers/s, ours {n / b:,.0f} "
+        "answers/s"
     )
     print(f"  loss after each epoch: EduCDM {np.round(first, 4).tolist()}, ours {np.round(second, 4).tolist()}")
     return a / b, first, second
@@ -119,14 +123,15 @@ def race_doa(data: ResponseData) -> float:
         theirs.append(a)
         ours.append(b)
     print(
-        f"DOA, {len(data):,} answers: edustudio {median(theirs):.3f} s, ours {median(ours):.3f} s; values {first:.10f}, {second:.10f}"
+        f"DOA, {len(data):,} answers: edustudio {median(theirs):.3f} s, ours {median(ours):.3f} s; values "
+        f"{first:.10f}, {second:.10f}"
     )
     assert abs(first - second) < 1e-6, "the values differ"
     return median(theirs) / median(ours)
 
 
 def _edustudio_doa() -> Callable[..., float]:
-    """Its report function, from the file alone where the package cannot be imported (its loggers need more packages)."""
+    """Its report function, from the file alone where the package cannot be imported (it needs more packages)."""
     try:
         from edustudio.evaltpl.interpretability_evaltpl import InterpretabilityEvalTPL as Report
     except ImportError:
@@ -148,7 +153,8 @@ def plain_em(x: np.ndarray, q: np.ndarray, *, steps: int, until: float) -> tuple
     guess, slip, pi = np.full(len(q), 0.2), np.full(len(q), 0.2), np.full(2**k, 2.0**-k)
     value = -np.inf
     step = 0
-    for step in range(1, steps + 1):
+    while step < steps:
+        step += 1
         p = np.clip(np.where(eta, 1 - slip, guess), 1e-10, 1 - 1e-10)
         joint = x @ np.log(p).T + (1 - x) @ np.log(1 - p).T + np.log(np.maximum(pi, 1e-300))
         top = joint.max(1, keepdims=True)
@@ -183,7 +189,8 @@ def race_dina(data: ResponseData) -> dict[str, float]:
         rival = Rival(x, q, data.n_students, data.n_items, data.n_kcs)
         few = 5
         spent, _ = seconds(lambda: rival.train(few, 1e-300))
-        # it keeps the classes uniform, so it never comes to this likelihood; what it needs for as many steps is what is compared
+        # it keeps the classes uniform, so it never comes to this likelihood; what it needs for as many steps is
+        # what is compared
         print(f"  EduCDM EMDINA {spent / few * 1e3:.1f} ms a step, {spent / few * steps:.2f} s for {steps} steps")
         found["EMDINA"] = spent / few * steps / own
     return found

@@ -66,7 +66,9 @@ def test_new_items_need_no_retraining(name):
 
 
 def test_mastery_in_reports_is_calibrated():
-    """ICDM#3: all mastery values lie in .4 to .6; compare predicted accuracy on the skill's items to a threshold instead."""
+    """ICDM#3: all mastery values lie in .4 to .6; compare predicted accuracy on the skill's items to a threshold
+    instead.
+    """
     from assay.diagnosis import KSCD
 
     data = simulate_platform(300, 24, 3, density=0.9, model="mirt", guess=0.0, seed=0).data
@@ -146,7 +148,9 @@ def test_blanks_are_not_wrong_and_an_alarm_is_raised():
 
 
 def test_one_skill_sparse_fit_and_several_starts(table):
-    """GDINA#7: one attribute crashes; GDINA#5: fit statistics fail on sparse TIMSS; GDINA#9: ACDM differs between machines."""
+    """GDINA#7: one attribute crashes; GDINA#5: fit statistics fail on sparse TIMSS; GDINA#9: ACDM differs between
+    machines.
+    """
     single = GDINA().fit(load("lsat7"))
     assert single.mastery_.shape == (1000, 1)
     # 15 margins; those of two classes are fixed by 10 numbers (means and one factor), not by the 11 parameters
@@ -176,7 +180,7 @@ def test_students_with_all_answers_right_have_finite_abilities():
 
 
 def test_scoring_raises_the_likelihood():
-    """EduCDM's EM-IRT transform steps against the gradient: scores must beat every neighbour in posterior likelihood."""
+    """EduCDM's EM-IRT transform steps against the gradient: scores must beat all neighbours in posterior likelihood."""
     data = load("lsat7")
     model = IRT(estimator="em", score="map").fit(data)
     theta = model.theta_

@@ -360,7 +360,8 @@ def test_check_13_baselines_on_the_response_split(table, name, logit, two):
 def test_check_14_pvaf_restores_two_spoilt_rows(seed):
     """DINA, 2,000 x 30, K = 5, slip = guess = .1, items of one or two skills.
 
-    In a conjunctive item of three skills the third may account for less than a twentieth of the variance (PVAF of two of
+    In a conjunctive item of three skills the third may account for less than a twentieth of the variance (PVAF of two
+    of
     them up to .975 in simulations), and the cutoff of .95 then drops it by construction; such items are left out here.
     """
     rng = np.random.default_rng(seed)

@@ -44,7 +44,8 @@ def plot_auc_against_doa(comparison: Comparison, x: str = "auc", y: str = "doa")
         axes.annotate(str(name), (row[x], row[y]), xytext=(4, 3), textcoords="offset points", fontsize=8)
     agreement = rank_agreement(means[x].tolist(), means[y].tolist())
     axes.set_title(
-        f"Kendall's tau {agreement['kendall_tau']:.2f}; the winner by {x} is number {agreement['place_of_winner']:.0f} by {y}",
+        f"Kendall's tau {agreement['kendall_tau']:.2f}; the winner by {x} is number "
+        f"{agreement['place_of_winner']:.0f} by {y}",
         loc="left",
         fontsize=10,
     )

@@ -285,7 +285,9 @@ def _how_to_read(d: Diagnosis) -> str:
         f"A skill counts as passed from {d.threshold:.0%}. "
         "<span class='tag can'>can</span> and <span class='tag not'>not yet</span> are said when that is at "
         f"least {SURE:.0%} sure; "
-        "<span class='tag unsure'>unsure</span> means: ask more questions. Few answers make wide bars.</div>"
+        "<span class='tag unsure'>unsure</span> means: ask more questions. Few answers make wide bars; bars take "
+        "the items' "
+        "parameters as known.</div>"
     )
 
 
@@ -302,7 +304,7 @@ def _class_part(d: Diagnosis) -> str:
         )
         needs = np.flatnonzero(state[:, k] == 2)
         rows.append(
-            f"<tr><td>{_text(d.data.kc_names[k])}</td><td>{d.mastery[:, k].mean():.0%}</td><td><div "
+            f"<tr><td class='name'>{_text(d.data.kc_names[k])}</td><td>{d.mastery[:, k].mean():.0%}</td><td><div "
             f"class='stack'>{stack}</div></td>"
             f"<td>{share[0]:.0%}</td><td>{share[1]:.0%}</td><td>{share[2]:.0%} ({len(needs)})</td><td>{n_items[k]}</td>"
             f"<td>{np.median(d.answers[:, k]):.0f}</td></tr>"

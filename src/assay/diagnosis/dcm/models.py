@@ -32,8 +32,8 @@ class GDINA(DiagnosisModel):
     monotone : bool
         A further skill never lowers the probability of a right answer.
     starts : int
-        The standard start, and random ones beyond it; the best likelihood is kept (by 1e-4, so that equal optima do not take
-        turns) and all are in ``start_logliks_``.
+        The standard start, and random ones beyond it; the best likelihood is kept (if better by 1e-4, so that equal
+        optima do not take turns) and all are in ``start_logliks_``.
     tol : float
         The algorithm ends when a step gains less log-likelihood.
     max_iter : int

@@ -200,8 +200,10 @@ class IRT(DiagnosisModel):
         theta: Array = x[:s].copy()
         return theta
 
-    def _alternate(self, x: Array, sizes: tuple[int, int, int], student: Array, item: Array, y: Array) -> None:
-        """Newton steps on abilities with items fixed, then on items with abilities fixed, in place: a start near the mode."""
+    def _alternate(
+        self, x: Array, sizes: tuple[int, int, int], student: NDArray[Any], item: NDArray[Any], y: Array
+    ) -> None:
+        """Newton steps on abilities, then on items, with the others fixed, in place: a start near the mode."""
         s, n_slopes, j = sizes
         theta, a, b = x[:s], x[s : s + n_slopes], x[s + n_slopes : s + n_slopes + j]
         for _ in range(ALTERNATIONS):
