@@ -1,0 +1,124 @@
+"""Measures: closed forms against sampling, blocks and memory maps, names kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from assay.uncertainty import (
+    Categorical,
+    Dirichlet,
+    DirichletMixture,
+    Gaussian,
+    GaussianLogits,
+    GaussianMixture,
+    GaussianSample,
+    NormalInverseGamma,
+    Sample,
+    SparseLogCategorical,
+    quantify,
+    uncertainty_of,
+)
+from assay.uncertainty.measures.sample import MEASURES
+
+
+@pytest.mark.parametrize("measure", [m for m in MEASURES if m != "spherical"])
+def test_dirichlet_closed_forms_against_sampling(measure):
+    rng = np.random.default_rng(0)
+    rep = Dirichlet(rng.gamma(2, 1, (3, 4)) + 0.2)
+    exact, drawn = quantify(rep, measure), quantify(rep.sample(60_000, rng), measure)
+    for name in ("total", "aleatoric", "epistemic"):
+        np.testing.assert_allclose(getattr(exact, name), getattr(drawn, name), atol=0.01)
+
+
+def test_blocks_and_memory_maps_change_nothing(tmp_path):
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.ones(5), (3000, 4))
+    np.save(tmp_path / "p.npy", p)
+    mapped = Sample(np.load(tmp_path / "p.npy", mmap_mode="r"))
+    assert isinstance(mapped.probs, np.memmap)
+    for measure in MEASURES:
+        whole = quantify(Sample(p), measure)
+        for other in (quantify(mapped, measure), quantify(Sample(p), measure, chunk=17)):
+            for name in ("total", "aleatoric", "epistemic"):
+                np.testing.assert_array_equal(getattr(other, name), getattr(whole, name))
+
+
+def test_memory_stays_flat_on_a_memory_map(tmp_path):
+    import tracemalloc
+
+    shape = (60_000, 10, 10)  # 48 MB
+    array = np.lib.format.open_memmap(tmp_path / "big.npy", mode="w+", dtype=np.float64, shape=shape)
+    array[:] = 0.1
+    array.flush()
+    sample = Sample(np.load(tmp_path / "big.npy", mmap_mode="r"))
+    tracemalloc.start()
+    quantify(sample)
+    quantify(sample, "tv")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12e6
+
+
+def test_members_on_any_axis_and_any_batch_shape():
+    p = np.random.default_rng(2).dirichlet(np.ones(3), (4, 5, 6))
+    inner = quantify(Sample(p))
+    first = quantify(Sample(np.moveaxis(p, -2, 0), axis=0))
+    assert inner.total.shape == (4, 5)
+    np.testing.assert_allclose(inner.epistemic, first.epistemic, atol=1e-15)
+
+
+def test_bases():
+    sample = Sample(np.random.default_rng(3).dirichlet(np.ones(4), (5, 3)))
+    nats = quantify(sample).total
+    np.testing.assert_allclose(quantify(sample, base=2).total, nats / np.log(2))
+    np.testing.assert_allclose(quantify(sample, base="normalize").total, nats / np.log(4))
+
+
+def test_float32_is_accepted_and_computed_in_double():
+    p = np.random.default_rng(4).dirichlet(np.ones(3), (100, 5))
+    single = quantify(Sample(p.astype(np.float32)))
+    assert single.total.dtype == np.float64
+    np.testing.assert_allclose(single.epistemic, quantify(Sample(p)).epistemic, atol=1e-6)
+
+
+def test_frames_in_frames_out():
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=["x", "y"])
+    rep = Sample([[[0.9, 0.1], [0.6, 0.4]], [[0.2, 0.8], [0.1, 0.9]]]).named(["cat", "dog"], frame.index)
+    assert rep.predict().tolist() == ["cat", "dog"]
+    table = quantify(rep).to_frame()
+    assert table.index.tolist() == ["x", "y"]
+    assert table.columns.tolist() == ["total", "aleatoric", "epistemic"]
+
+
+def test_regression_representations():
+    sample = GaussianSample([[0.0, 2.0]], [[1.0, 3.0]], [0.5, 0.5])
+    parts = quantify(sample, "variance")
+    assert (parts.total[0], parts.aleatoric[0], parts.epistemic[0]) == (3.0, 2.0, 1.0)
+    mixture = GaussianMixture([[0.0, 2.0]], [[1.0, 3.0]])
+    assert quantify(mixture, "variance").total[0] == 3.0
+    assert mixture.cdf([1.0])[0] == pytest.approx(0.5 * (0.8413447 + 0.2818514), abs=1e-6)
+    nig = quantify(NormalInverseGamma([0.0], [2.0], [3.0], [4.0]), "variance")
+    assert (nig.aleatoric[0], nig.epistemic[0]) == (2.0, 1.0)
+    assert quantify(Gaussian([0.0], [2.0]), "variance").total[0] == 2.0
+
+
+def test_logits_mixtures_and_sparse_tokens():
+    logits = GaussianLogits([[3.0, 0.0]], [[0.0, 0.0]])
+    parts = quantify(logits)
+    assert parts.epistemic[0] == pytest.approx(0, abs=1e-12)
+    assert quantify(logits, "dempster_shafer").epistemic[0] == pytest.approx(2 / (2 + np.exp(3) + 1))
+    wide = quantify(GaussianLogits([[3.0, 0.0]], [[9.0, 9.0]]))
+    assert wide.epistemic[0] > 0.1
+    mixture = DirichletMixture([[[900.0, 100.0], [100.0, 900.0]]])
+    pair = quantify(Sample([[[0.9, 0.1], [0.1, 0.9]]]))
+    assert quantify(mixture, samples=20_000).epistemic[0] == pytest.approx(pair.epistemic[0], abs=0.01)
+    tokens = SparseLogCategorical([{"a": np.log(0.5), "b": np.log(0.5)}], rest="drop")
+    assert quantify(tokens).total[0] == pytest.approx(np.log(2))
+
+
+def test_one_number_a_row():
+    p = np.random.default_rng(5).dirichlet(np.ones(3), (6, 4))
+    np.testing.assert_array_equal(uncertainty_of(Sample(p), "total"), quantify(Sample(p)).total)
+    np.testing.assert_array_equal(quantify(p[:, 0]).total, quantify(Categorical(p[:, 0])).total)
