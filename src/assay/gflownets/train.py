@@ -382,7 +382,7 @@ class Trainer:
 
     def _drive(self, run: Any, state: TrainState, steps: int, each: Any, every: int) -> tuple[TrainState, Log]:
         rows: list[Log] = []
-        done = since = 0
+        done = since = told = 0
         reward = getattr(self.env, "reward", None)
         while done < steps:
             n = min(CHUNK, steps - done, every - since if each is not None else CHUNK)
@@ -402,10 +402,14 @@ class Trainer:
             rows.append(part)
             done, since = done + n, since + n
             if each is not None and (since >= every or done >= steps):
-                since = 0
-                if each(state, part):
+                new, told, since = rows[told:], len(rows), 0
+                if each(state, _joined(new)):
                     break
-        return state, Log(*(np.concatenate(parts, axis=-1) for parts in zip(*rows, strict=True)))  # type: ignore[arg-type]
+        return state, _joined(rows)
+
+
+def _joined(parts: list[Log]) -> Log:
+    return Log(*(np.concatenate(values, axis=-1) for values in zip(*parts, strict=True)))  # type: ignore[arg-type]
 
 
 _PRIOR_NEEDS = Objective.needs._replace(log_pb=False)
