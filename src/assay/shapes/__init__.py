@@ -1,0 +1,101 @@
+"""What shape is this single-cell data set: clusters, one trajectory, a branching tree, a loop, or a continuum of
+archetypes?
+
+>>> from assay.shapes import detect_shape, load
+>>> report = detect_shape(load("bcell").X, n_bootstrap=5)     # 313 pre-B cells, 200 principal components
+>>> report.labels
+['simple_traj']
+>>> print(report.recommendation[0][:14])
+One trajectory
+
+`ReebTower` gives the skeleton itself, with its levels, persistence and confidence; `make_shape` generates cells of a
+known one.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from assay.shapes.errors import (
+    ConstantDataError,
+    DisconnectedGraphWarning,
+    DuplicateCellsWarning,
+    LabelSchemaError,
+    NonFiniteInputError,
+    RawCountsWarning,
+    ShapeError,
+    TooFewCellsError,
+    UnknownKindError,
+    UnknownRepresentationError,
+)
+
+if TYPE_CHECKING:
+    from assay.shapes.archetypes import pcha, simplex_test, t_ratio
+    from assay.shapes.classify import GroupedReport, ShapeClassifier, ShapeReport, detect_shape, judge
+    from assay.shapes.data import DATASETS, load
+    from assay.shapes.expression import changes_along, differs_between
+    from assay.shapes.metrics import score_labels, score_skeleton, skeleton_distance_matrix
+    from assay.shapes.readers import load_scshapebench, read_cells
+    from assay.shapes.reeb.tower import ReebTower
+    from assay.shapes.skeleton import Skeleton
+    from assay.shapes.synthetic import KINDS, LABELS, Shape, make_benchmark, make_shape
+
+_LAZY = {
+    **dict.fromkeys(("detect_shape", "judge", "ShapeReport", "GroupedReport", "ShapeClassifier"), "classify"),
+    "ReebTower": "reeb.tower",
+    "Skeleton": "skeleton",
+    **dict.fromkeys(("make_shape", "make_benchmark", "Shape", "KINDS", "LABELS"), "synthetic"),
+    **dict.fromkeys(("score_skeleton", "score_labels", "skeleton_distance_matrix"), "metrics"),
+    **dict.fromkeys(("load_scshapebench", "read_cells"), "readers"),
+    **dict.fromkeys(("load", "DATASETS"), "data"),
+    **dict.fromkeys(("pcha", "simplex_test", "t_ratio"), "archetypes"),
+    **dict.fromkeys(("changes_along", "differs_between"), "expression"),
+}
+
+__all__ = [
+    "DATASETS",
+    "KINDS",
+    "LABELS",
+    "ConstantDataError",
+    "DisconnectedGraphWarning",
+    "DuplicateCellsWarning",
+    "GroupedReport",
+    "LabelSchemaError",
+    "NonFiniteInputError",
+    "RawCountsWarning",
+    "ReebTower",
+    "Shape",
+    "ShapeClassifier",
+    "ShapeError",
+    "ShapeReport",
+    "Skeleton",
+    "TooFewCellsError",
+    "UnknownKindError",
+    "UnknownRepresentationError",
+    "changes_along",
+    "detect_shape",
+    "differs_between",
+    "judge",
+    "load",
+    "load_scshapebench",
+    "make_benchmark",
+    "make_shape",
+    "pcha",
+    "read_cells",
+    "score_labels",
+    "score_skeleton",
+    "simplex_test",
+    "skeleton_distance_matrix",
+    "t_ratio",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"assay.shapes.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
