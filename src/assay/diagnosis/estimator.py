@@ -204,7 +204,7 @@ class DiagnosisModel:
         who = np.unique(
             np.linspace(0, len(self.states_) - 1, min(len(self.states_), REFERENCE_STUDENTS)).astype(np.int64)
         )
-        p = np.clip(self.predict_matrix(who).astype(np.float64), 1e-6, 1 - 1e-6)
+        p = np.clip(self.predict_matrix(who).astype(np.float64), 0.01, 0.99)
         return -np.log(p / (1 - p)).mean(axis=0).astype(np.float32)
 
     def transform(self, data: ResponseData, *, return_se: bool = False) -> Any:

@@ -208,7 +208,7 @@ class Comparison:
     def stopping_table(self, metric: str = "auc") -> pd.DataFrame:
         """Mean of a figure for each model under each stopping rule, and the range between rules."""
         table = self.cells.pivot_table(index="model", columns="stopping", values=metric, aggfunc="mean", sort=False)
-        neural = table.dropna()
+        neural = table.drop(columns="none", errors="ignore").dropna()
         return neural.assign(range=neural.max(axis=1) - neural.min(axis=1))
 
     def _means(self) -> pd.DataFrame:

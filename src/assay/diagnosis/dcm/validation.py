@@ -128,7 +128,7 @@ def choose_rules(model: GDINA, data: ResponseData, *, level: float = 0.05) -> pd
     if any(rule.name != "GDINA" for rule in model.rules):
         raise DiagnosisError("the Wald test starts from a saturated model: fit GDINA() first")
     model._same_items(data)
-    covariance, slices, _ = item_covariance(model, data)
+    covariance, slices, free = item_covariance(model, data)
     rows = []
     for j, rule in enumerate(model.rules):
         row: dict[str, object] = {
@@ -138,7 +138,12 @@ def choose_rules(model: GDINA, data: ResponseData, *, level: float = 0.05) -> pd
         }
         if rule.n > 1:
             p = np.clip(model.success_[model.space.offset[j] : model.space.offset[j + 1]], 1e-4, 1 - 1e-4)
-            v = covariance[slices[j], slices[j]] + 1e-8 * np.eye(len(p))
+            v = covariance[slices[j], slices[j]].copy()
+            # A probability on the boundary has no standard error; it gets that of half a pseudo-answer in its class.
+            share = np.bincount(model.space.group[j] - model.space.offset[j], model.class_prob_, len(p))
+            n = model.n_ * share + 1
+            soft = (p * (n - 1) + 0.5) / n
+            v[np.diag_indices(len(p))] = np.where(free[slices[j]], np.diag(v), soft * (1 - soft) / n) + 1e-8
             best: tuple[int, float] | None = None
             for name in ("DINA", "DINO", "ACDM", "LLM", "RRUM"):
                 small = item_rule(name, rule.n)

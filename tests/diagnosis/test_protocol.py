@@ -1,0 +1,233 @@
+"""Figures, searches, comparisons, the benchmark, reports, pictures and the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.metrics as sk
+from typer.testing import CliRunner
+
+from assay.diagnosis import (
+    GDINA,
+    IRT,
+    MIRT,
+    ItemMean,
+    KCAccuracy,
+    compare,
+    diagnose,
+    evaluate,
+    load,
+    search,
+    simulate_platform,
+    write_report,
+)
+from assay.diagnosis import metrics as m
+from assay.diagnosis.metrics.doa import doa_inscd
+
+
+@pytest.fixture(scope="module")
+def made():
+    return simulate_platform(200, 24, 3, density=0.8, slip=0.1, guess=0.1, seed=0)
+
+
+def test_prediction_figures_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 2, 500), rng.integers(1, 20, 500) / 20
+    assert m.auc(y, p) == pytest.approx(sk.roc_auc_score(y, p), abs=1e-12)
+    assert m.accuracy(y, p) == pytest.approx(sk.accuracy_score(y, p >= 0.5))
+    assert m.rmse(y, p) == pytest.approx(np.sqrt(sk.mean_squared_error(y, p)))
+    assert m.log_loss(y, p) == pytest.approx(sk.log_loss(y, p))
+    with pytest.warns(UserWarning, match="only one kind"):
+        assert np.isnan(m.auc(np.ones(3, dtype=int), np.array([0.1, 0.2, 0.3])))
+    assert m.kappa(np.array([[True, False]]), np.array([[True, False]]))["kappa"] == 1.0
+
+
+def test_pair_mean_doa_against_pairs_one_by_one(made):
+    data = made.data.only_students(range(40))
+    mastery = np.random.default_rng(0).integers(0, 6, (40, 3)) / 6
+    x, q = data.matrix(), data.dense_q()
+    for option in ("skip", "one"):
+        values = []
+        for k in range(3):
+            cells = x[:, q[:, k]]
+            shares = []
+            for a in range(40):
+                for b in range(40):
+                    if mastery[a, k] > mastery[b, k]:
+                        both = ~np.isnan(cells[a]) & ~np.isnan(cells[b])
+                        won, lost = ((cells[a] > cells[b]) & both).sum(), ((cells[a] < cells[b]) & both).sum()
+                        if won + lost:
+                            shares.append(won / (won + lost))
+                        elif option == "one" and both.any():
+                            shares.append(1.0)
+            values.append(np.mean(shares))
+        assert m.doa_pair_mean(mastery, data, no_difference=option, block=7) == pytest.approx(np.mean(values), abs=1e-6)
+    assert 0 < doa_inscd(mastery, data) < 1
+
+
+def test_doa_on_training_answers_is_inflated(made):
+    split = made.data.split("student", 0)
+    found = evaluate(KCAccuracy(strength=0.5).fit(split.train), split).set_index("metric")["value"]
+    assert found["doa_train"] > found["doa_all"] > found["doa"]
+
+
+def test_one_ability_is_not_specific_and_skills_are(made):
+    split = made.data.split("student", 0)
+    rng = np.random.default_rng(0)
+    one, many = IRT().fit(split.train), GDINA("DINA").fit(split.train)
+    assert m.kc_specificity(one.mastery_, split.test, rng) == pytest.approx(0, abs=1e-9)
+    assert m.kc_specificity(many.mastery_, split.test, rng) > 0.05
+    assert m.doa_gain(made.alpha, one.theta_, split.test) > 0.05
+
+
+def test_properties_of_mastery(made):
+    rng = np.random.default_rng(0)
+    f = rng.random((50, 3))
+    plain = np.mean([np.linalg.norm(f[i] - f[j]) for i in range(50) for j in range(50) if i != j])
+    assert m.mean_distance(f) == pytest.approx(plain)
+    big = rng.random((4000, 3))
+    assert m.mean_distance(big, rng) == pytest.approx(m.mean_distance(big), abs=0.005)
+    assert 0 < m.normalised_distance(f) < 1
+    reliability = m.split_half_reliability(MIRT(), made.data, rng)
+    assert reliability.shape == (3,)
+    assert (reliability > 0.3).all()
+    assert m.mastery_vs_heldout(made.alpha, made.data) > 0.4
+    assert np.isnan(m.identifiability(f, simulate_platform(50, 30, 3, density=1.0, seed=9).data))
+    falling = lambda mastery, item: 1 - mastery.mean(1)  # noqa: E731
+    assert m.monotonicity_violations(falling, f, np.ones((4, 3), dtype=bool), rng, probes=200) > 0.9
+
+
+def test_difficulty_of_every_model_is_on_one_scale(made):
+    for model in (ItemMean(), IRT(), MIRT(), GDINA("DINA"), KCAccuracy()):
+        assert np.corrcoef(model.fit(made.data).difficulty_, made.difficulty)[0, 1] > 0.75
+    split = made.data.split(seed=0)
+    found = evaluate(IRT().fit(split.train), split, ["difficulty_accuracy"], ratings=made.ratings)
+    assert 0.6 < found["value"][0] < 0.95
+
+
+def test_a_killed_search_goes_on(made, tmp_path):
+    split = made.data.split("student", 0)
+    first = search(KCAccuracy(), split, trials=3, folder=tmp_path)
+    kept = json.loads(next(tmp_path.glob("search-*.json")).read_text())
+    assert len(kept) == 3
+    more = search(KCAccuracy(), split, trials=6, folder=tmp_path)
+    assert list(more.trials[:3]) == list(first.trials)
+    assert min(t["value"] for t in more.trials) <= min(t["value"] for t in first.trials)
+
+
+def test_comparison_keeps_cells_and_ranks(made, tmp_path):
+    from assay.diagnosis import KSCD
+
+    models = {"mean": ItemMean(), "2pl": IRT(), "classes": GDINA("DINA"), "kscd": KSCD(lr=0.02, epochs=15, patience=3)}
+    arguments = {"seeds": [0, 1], "stopping": ["valid_logloss", "fixed(2)"], "alpha": made.alpha}
+    found = compare(models, made.data, folder=tmp_path, **arguments)
+    assert len(found.cells) == 2 * (3 + 2)
+    files = {f: f.stat().st_mtime_ns for f in tmp_path.glob("cell-*.json")}
+    again = compare(models, made.data, folder=tmp_path, **arguments)
+    assert {f: f.stat().st_mtime_ns for f in tmp_path.glob("cell-*.json")} == files
+    assert np.allclose(found.cells["auc"], again.cells["auc"])
+    assert found.stopping_table().loc["kscd", "range"] > 0
+    ranks = found.rankings().set_index("metric")
+    assert -1 <= ranks.loc["doa", "kendall_tau"] <= 1
+    assert found.cells.groupby("seed")["split"].nunique().eq(1).all(), "all cells of a seed share one split"
+
+
+def test_report_page_and_pictures(made, tmp_path):
+    from assay.diagnosis.plots import (
+        plot_auc_against_doa,
+        plot_item_classes,
+        plot_item_curves,
+        plot_mastery,
+        plot_stopping,
+    )
+
+    model = GDINA("DINA").fit(made.data)
+    found = diagnose(model, made.data, seed=1)
+    assert np.array_equal(found.mastery, diagnose(model, made.data, seed=1).mastery)
+    page = write_report(found, tmp_path / "page.html", title="Class <7b>").read_text()
+    assert "Class &lt;7b&gt;" in page
+    assert page.count("class='panel student'") == 200
+    assert "http" not in page.replace("http-equiv", ""), "the page needs no network"
+    for i, plan in enumerate(found.practise):
+        for k, items in plan:
+            assert found.state()[i, k] != 0
+            assert all(made.data.dense_q()[j, k] for j in items)
+            solved = made.data.item[(made.data.student == i) & (made.data.correct == 1)]
+            assert not set(items) & set(solved.tolist())
+    frame = found.frame()
+    assert len(frame) == 600
+    assert set(frame["state"]) <= {"can", "unsure", "not yet"}
+    comparison = compare(["ItemMean", "IRT", "KCAccuracy"], made.data, seeds=[0], metrics=["auc", "doa"])
+    for name, figure in (
+        ("mastery", plot_mastery(found)),
+        ("curves", plot_item_curves(IRT(estimator="em").fit(load("lsat7")))),
+        ("classes", plot_item_classes(model, 10)),
+        ("doa", plot_auc_against_doa(comparison)),
+    ):
+        figure.savefig(tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert callable(plot_stopping)
+
+
+def test_prerequisites_come_first():
+    made = simulate_platform(200, 24, 3, density=1.0, hierarchy=[(0, 1), (1, 2)], slip=0.1, guess=0.1, seed=0)
+    found = diagnose(GDINA("DINA", hierarchy=[(0, 1), (1, 2)]).fit(made.data), made.data)
+    for i, plan in enumerate(found.practise):
+        if found.state()[i, 0] == 2:
+            assert {k for k, _ in plan} <= {0, 2}
+            assert 1 not in {k for k, _ in plan}
+
+
+def test_uncertainty_falls_with_answers():
+    made = simulate_platform(300, 60, 3, density=0.5, seed=0)
+    n = np.bincount(made.data.student, minlength=300)
+    few, many = n < np.quantile(n, 0.2), n > np.quantile(n, 0.8)
+    for model in (IRT(), MIRT(), KCAccuracy()):
+        se = model.fit(made.data).mastery_se_
+        assert se[few].mean() > 1.1 * se[many].mean()
+
+
+def test_benchmark_runs_and_checks(tmp_path):
+    from assay.core.check import check_method
+    from assay.diagnosis.benchmark import benchmark
+
+    methods = ["itemmean", "irt-em", "hiercdf(epochs=5)", "kcaccuracy(trials=3)"]
+    results = benchmark.run(["lsat7"], methods, [0], store=tmp_path, progress=False)
+    records = {record.method: record for record in results.records}
+    assert all(record.status == "ok" for record in records.values())
+    assert records["kcaccuracy(trials=3)"].notes["trials"] == 3
+    assert records["hiercdf(epochs=5)"].notes["epochs"] == 5
+    assert len({record.notes["split"] for record in records.values()}) == 1
+    assert check_method(benchmark, benchmark.get_method("kcaccuracy"), task="lsat7").passed
+    assert benchmark.applicable(benchmark.get_task("made-dina"), benchmark.get_method("gdina")) is None
+    for task in ("made-hierarchy", "made-new-students"):
+        ok = benchmark.run([task], ["irt"], [0], store=tmp_path, progress=False)
+        assert [r.status for r in ok.records] == ["ok"]
+
+
+def test_command_line(tmp_path, monkeypatch):
+    from assay.diagnosis.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner()
+
+    def call(*words):
+        result = run.invoke(app, list(words))
+        assert result.exit_code == 0, result.output + str(result.exception)
+        return result.output
+
+    call("simulate", "made", "--students", "80", "--items", "20", "--skills", "3")
+    data = ("made/responses.csv", "--q", "made/q.csv")
+    assert "80" in call("check", *data)
+    assert "on held-out answers: auc" in call("fit", *data, "-m", "GDINA(rule=DINA)", "--items", "items.csv")
+    assert {"difficulty", "guess", "slip"} <= set(pd.read_csv("items.csv").columns)
+    call("diagnose", *data, "--fitted", "model.npz", "--table", "t.csv", "-o", "page.html")
+    assert len(pd.read_csv("t.csv")) == 240
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    output = call("bench", "made/responses.csv", "-m", "IRT", "-m", "KCAccuracy", "-m", "ItemMean", "--seeds", "1")
+    assert "Do the rankings agree" in output
+    assert "NCDM" in call("models")
+    assert run.invoke(app, ["check", "nothing.csv"]).exit_code != 0
