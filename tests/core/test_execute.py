@@ -383,3 +383,19 @@ def test_what_was_skipped_is_tried_again(tmp_path):
     mended.methods["skip"].code = benchmark.methods["skip"].code
     results = mended.run(tasks=["ones"], methods=["skip"], seeds=[0], store=tmp_path, progress=False)
     assert results.columns["status"].tolist() == ["ok"]
+
+
+def test_workers_share_the_cores(tmp_path, monkeypatch):
+    def evaluate(task, method, context):
+        return {"error": float(os.environ["OMP_NUM_THREADS"])}
+
+    benchmark = Benchmark("threads", "Threads", [Metric("error", higher_is_better=False)], evaluate)
+    benchmark.add_task("t", lambda: np.ones(1))
+    benchmark.add_method("m", lambda: 0)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    results = benchmark.run(seeds=range(6), store=tmp_path / "a", workers=2, progress=False)
+    assert set(results.columns["m:error"]) == {max(1, cores // 2)}
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    results = benchmark.run(seeds=[0], store=tmp_path / "b", workers=1, progress=False)
+    assert results.columns["m:error"].tolist() == [3.0]

@@ -270,8 +270,9 @@ def _write_status(path: Path, key: str, began: float, fraction: float, text: str
 class Lane:
     """One worker process; started anew after it died or was ended."""
 
-    def __init__(self, grid: Grid, number: int, scratch: Path) -> None:
+    def __init__(self, grid: Grid, number: int, scratch: Path, lanes: int = 1) -> None:
         self.grid = grid
+        self.lanes = lanes
         self.number = number
         self.status_file = scratch / f"lane-{number}.json"
         self.store = Store(grid.store)
@@ -326,7 +327,10 @@ class Lane:
             from loky.process_executor import ProcessPoolExecutor
 
             self._executor = ProcessPoolExecutor(
-                max_workers=1, initializer=_start_worker, initargs=(self._payload, str(self.status_file))
+                max_workers=1,
+                initializer=_start_worker,
+                initargs=(self._payload, str(self.status_file)),
+                env=_threads(self.lanes),
             )
         return self._executor
 
@@ -355,6 +359,14 @@ class Lane:
             return found
         except (OSError, ValueError):
             return {}
+
+
+def _threads(lanes: int) -> dict[str, str]:
+    """Threads of numerical libraries in one of so many workers: a fair share of the cores, unless the user says."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    share = str(max(1, cores // lanes))
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    return {name: os.environ.get(name, share) for name in names}
 
 
 def _resident(pid: int) -> int:
@@ -405,7 +417,7 @@ def _run_in_lanes(grid: Grid, todo: Sequence[Job], workers: int, display: _Displ
     workers = min(workers, len(todo))
     by_key = {job.key: job for job in todo}
     with tempfile.TemporaryDirectory(prefix="assay-") as scratch:
-        lanes = [Lane(grid, i, Path(scratch)) for i in range(workers)]
+        lanes = [Lane(grid, i, Path(scratch), workers) for i in range(workers)]
 
         def drive(lane: Lane) -> None:
             def watch(status: dict[str, Any]) -> None:
