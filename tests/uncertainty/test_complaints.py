@@ -73,7 +73,9 @@ def test_randomised_scores_do_not_change_with_the_batch():
     one_by_one = np.concatenate([method.predict(p[i : i + 1], first_row=i).mask for i in range(60)])
     np.testing.assert_array_equal(method.predict(p).mask, one_by_one)
     system = PredictiveSystem().fit(np.zeros(30), np.arange(30.0))
-    np.testing.assert_array_equal(system.cdf(np.zeros(8), np.full(8, 3.5))[:3], system.cdf(np.zeros(3), np.full(3, 3.5)))
+    np.testing.assert_array_equal(
+        system.cdf(np.zeros(8), np.full(8, 3.5))[:3], system.cdf(np.zeros(3), np.full(3, 3.5))
+    )
 
 
 def test_randomised_aps_neither_over_nor_under_covers():

@@ -59,7 +59,8 @@ class OnlineEnsemble:
         out = np.full((self.n, k), 1 / k)
         for j, (model, known) in enumerate(zip(self._models, self._learned, strict=True)):
             if known >= self.warmup:
-                p = np.nan_to_num(np.asarray(model.predict_proba(row)[0], dtype=np.float64), nan=1 / k)
+                with np.errstate(all="ignore"):  # a class seen once has no variance yet; its NaN becomes "does not know"
+                    p = np.nan_to_num(np.asarray(model.predict_proba(row)[0], dtype=np.float64), nan=1 / k)
                 out[j] = p / p.sum() if p.sum() > 0 else 1 / k
         return out
 
