@@ -1,14 +1,16 @@
-"""The race against gfnx 0.0.1 and torchgfn 2.4.1: milliseconds an update of trajectory balance, the same work on all sides.
+"""The race against gfnx 0.0.1 and torchgfn 2.4.1: milliseconds an update of trajectory balance, the same work on all
+sides.
 
     make bench FIELD=gflownets
     python benchmarks/gflownets.py --batch 16 512 --scenarios grid2 ising --repeats 5
 
-Every side samples a batch with its own policy, computes trajectory balance with a learned backward policy, and takes an Adam step, for
-an MLP of two hidden layers of 256. gfnx has no trainer to import: its side is its environments and its `forward_rollout` inside one
-compiled step, with one evaluation of the network in the loss and without metrics or logging (less than its own scripts do).
-torchgfn's side is its `TBGFlowNet` with its sampler. One thread; the sides take turns in blocks, medians of blocks are compared, and the
-mean trajectory length of each side is printed, because a shorter trajectory is less work. TFBind8 and QM9 rewards of gfnx read files
-that it does not ship: it is given our table through a reward module of its own interface. Peers go into build/peers/gflownets.
+Every side samples a batch with its own policy, computes trajectory balance with a learned backward policy, and takes
+an Adam step, for an MLP of two hidden layers of 256. gfnx has no trainer to import: its side is its environments and
+its `forward_rollout` inside one compiled step, with one evaluation of the network in the loss and without metrics or
+logging (less than its own scripts do). torchgfn's side is its `TBGFlowNet` with its sampler. One thread; the sides
+take turns in blocks, medians of blocks are compared, and the mean trajectory length of each side is printed, because
+a shorter trajectory is less work. TFBind8 and QM9 rewards of gfnx read files that it does not ship: it is given our
+table through a reward module of its own interface. Peers go into build/peers/gflownets.
 """
 
 from __future__ import annotations
@@ -42,7 +44,18 @@ def pinned(threads: int) -> None:
 def peers() -> bool:
     """Install the rivals once; False where they cannot be had."""
     if not (PEERS / "gfnx").is_dir():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(PEERS), "-r", str(ROOT / "benchmarks/peers/gflownets.txt")]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(PEERS),
+            "-r",
+            str(ROOT / "benchmarks/peers/gflownets.txt"),
+        ]
         if subprocess.run(command, check=False).returncode:
             return False
     sys.path.append(str(PEERS))
@@ -91,7 +104,12 @@ def gfnx_side(env: Any, params: Any, encode: Callable[[Any], Any], width: int, b
     @jax.jit
     def update(all_params: Any, opt: Any, key: Any, env_params: Any) -> Any:
         traj, info = gfnx.utils.forward_rollout(
-            rng_key=key, num_envs=batch, policy_fn=policy, policy_params=all_params["net"], env=env, env_params=env_params
+            rng_key=key,
+            num_envs=batch,
+            policy_fn=policy,
+            policy_params=all_params["net"],
+            env=env,
+            env_params=env_params,
         )
 
         def loss(p: Any) -> Any:
@@ -132,18 +150,25 @@ def torch_side(env: Any, preprocessor: Any, batch: int) -> Step:
     torch.manual_seed(0)
     width = preprocessor.output_dim
     forward = MLP(input_dim=width, output_dim=env.n_actions, hidden_dim=256, n_hidden_layers=2)
-    backward = MLP(input_dim=width, output_dim=env.n_actions - 1, hidden_dim=256, n_hidden_layers=2, trunk=forward.trunk)
+    backward = MLP(
+        input_dim=width, output_dim=env.n_actions - 1, hidden_dim=256, n_hidden_layers=2, trunk=forward.trunk
+    )
     pf = DiscretePolicyEstimator(forward, env.n_actions, preprocessor=preprocessor)
     pb = DiscretePolicyEstimator(backward, env.n_actions, preprocessor=preprocessor, is_backward=True)
     gflownet = TBGFlowNet(pf=pf, pb=pb, init_logZ=0.0)
     optimizer = torch.optim.Adam(
-        [{"params": list(dict.fromkeys(gflownet.pf_pb_parameters())), "lr": 1e-3}, {"params": gflownet.logz_parameters(), "lr": 1e-1}]
+        [
+            {"params": list(dict.fromkeys(gflownet.pf_pb_parameters())), "lr": 1e-3},
+            {"params": gflownet.logz_parameters(), "lr": 1e-1},
+        ]
     )
 
     def step(n: int) -> float:
         total = 0.0
         for _ in range(n):
-            found = gflownet.sample_trajectories(env, n=batch, save_logprobs=True, save_estimator_outputs=False, epsilon=0.0)
+            found = gflownet.sample_trajectories(
+                env, n=batch, save_logprobs=True, save_estimator_outputs=False, epsilon=0.0
+            )
             optimizer.zero_grad()
             loss = gflownet.loss(env, found, recalculate_all_logprobs=False)
             loss.backward()
@@ -207,7 +232,9 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
             from gfn.gym import HyperGrid
             from gfn.preprocessors import KHotPreprocessor
 
-            made = HyperGrid(ndim=dim, height=side, reward_fn_kwargs={"R0": 1e-3, "R1": 0.5, "R2": 2.0}, validate_modes=False)
+            made = HyperGrid(
+                ndim=dim, height=side, reward_fn_kwargs={"R0": 1e-3, "R1": 0.5, "R2": 2.0}, validate_modes=False
+            )
             return torch_side(made, KHotPreprocessor(side, dim), batch)
 
         return {"ours": lambda: ours(Hypergrid(dim, side), batch), "gfnx": rival, "torchgfn": torch_rival}
@@ -225,14 +252,20 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
             made = BitSequenceNonAutoregressive(word_size=2, seq_size=8, n_modes=4)
             return torch_side(made, IdentityPreprocessor(output_dim=4), batch)
 
-        return {"ours": lambda: ours(bit_sequences(8, 2, modes=4).env, batch), "gfnx": bits_rival, "torchgfn": bits_torch}
+        return {
+            "ours": lambda: ours(bit_sequences(8, 2, modes=4).env, batch),
+            "gfnx": bits_rival,
+            "torchgfn": bits_torch,
+        }
     if name == "ising":
 
         def ising_rival() -> Step:
             made = gfnx.IsingEnvironment(gfnx.IsingRewardModule(), dim=36)
             params = made.init(key)
             params = params.replace(reward_params=params.reward_params.replace(J=Ising(6, 0.1).J))
-            return gfnx_side(made, params, lambda obs: jnp.concatenate([obs == 0, obs == 1], -1).astype(jnp.float32), 72, batch)
+            return gfnx_side(
+                made, params, lambda obs: jnp.concatenate([obs == 0, obs == 1], -1).astype(jnp.float32), 72, batch
+            )
 
         def ising_torch() -> Step:
             import torch
@@ -244,9 +277,15 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
 
         return {"ours": lambda: ours(Ising(6, 0.1), batch), "gfnx": ising_rival, "torchgfn": ising_torch}
     if name == "tfbind8":
-        return {"ours": lambda: ours(tfbind8().env, batch), "gfnx": lambda: sequence(gfnx.TFBind8Environment(gfnx_table(tfbind8_log_reward(), 4)))}
+        return {
+            "ours": lambda: ours(tfbind8().env, batch),
+            "gfnx": lambda: sequence(gfnx.TFBind8Environment(gfnx_table(tfbind8_log_reward(), 4))),
+        }
     if name == "qm9":
-        return {"ours": lambda: ours(qm9_small().env, batch), "gfnx": lambda: sequence(gfnx.QM9SmallEnvironment(gfnx_table(qm9_small_log_reward(), 11)))}
+        return {
+            "ours": lambda: ours(qm9_small().env, batch),
+            "gfnx": lambda: sequence(gfnx.QM9SmallEnvironment(gfnx_table(qm9_small_log_reward(), 11))),
+        }
     if name == "dag":
         X, _ = wine_measurements()
 
@@ -257,7 +296,9 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
 
             reward = DAGRewardModule(prior=UniformDAGPrior(5), likelihood=BGeScore(jnp.asarray(X[:100], jnp.float32)))
             made = gfnx.DAGEnvironment(reward, num_variables=5)
-            return gfnx_side(made, made.init(key), lambda obs: obs.reshape(obs.shape[0], -1).astype(jnp.float32), 25, batch)
+            return gfnx_side(
+                made, made.init(key), lambda obs: obs.reshape(obs.shape[0], -1).astype(jnp.float32), 25, batch
+            )
 
         return {"ours": lambda: ours(DAG(bge_table(X[:100])), batch), "gfnx": dag_rival}
     raise SystemExit(f"there is no scenario {name!r}")
@@ -340,7 +381,12 @@ def extras() -> list[str]:
     exact_posterior(table)
     posterior = time.perf_counter() - start
     return [
-        verdict("8 seeds in one program, times one seed", statistics.median(together) / statistics.median(single), 8.0, least=False),
+        verdict(
+            "8 seeds in one program, times one seed",
+            statistics.median(together) / statistics.median(single),
+            8.0,
+            least=False,
+        ),
         verdict("exact posterior of 29,281 graphs, seconds", float(np.round(posterior, 3)), 2.0, least=False),
     ]
 
@@ -372,8 +418,12 @@ def main() -> None:
         for rival, mean, least in (("gfnx", 1.5, 1.0), ("torchgfn", 5.0, 3.0)):
             ratios = against[rival]
             if ratios:
-                lines += [verdict(f"{name} against {rival}, batch {batch}", ratio, least) for name, ratio in ratios.items()]
-                lines.append(verdict(f"geometric mean against {rival}, batch {batch}", geometric(list(ratios.values())), mean))
+                lines += [
+                    verdict(f"{name} against {rival}, batch {batch}", ratio, least) for name, ratio in ratios.items()
+                ]
+                lines.append(
+                    verdict(f"geometric mean against {rival}, batch {batch}", geometric(list(ratios.values())), mean)
+                )
     if not given.no_extras:
         lines += extras()
     print("\n".join(["", *lines]))

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
+import jax
 import numpy as np
 import pytest
 
 from assay.gflownets import (
-    DAG, Constraints, Hypergrid, Ising, PerfectTree, Permutation, PhyloTree, Sequence, SetBuilder, StateGraph, TableReward,
-)  # fmt: skip
+    DAG,
+    Constraints,
+    Hypergrid,
+    Ising,
+    PerfectTree,
+    Permutation,
+    PhyloTree,
+    Sequence,
+    SetBuilder,
+    StateGraph,
+    TableReward,
+)
+
+# Nearly all of these tests' time goes into compiling small programs, which run for milliseconds.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 def letters(tokens):
@@ -41,7 +55,7 @@ def _environments():
 ENVIRONMENTS = _environments()
 
 
-@lru_cache(maxsize=None)
+@cache
 def graph_of(name: str) -> StateGraph:
     """The state graph of one of the small environments, enumerated once."""
     return StateGraph(ENVIRONMENTS[name])

@@ -19,16 +19,29 @@ if not hasattr(_shared, "ENVIRONMENTS"):
 ENVIRONMENTS, graph_of = _shared.ENVIRONMENTS, _shared.graph_of
 
 from assay.gflownets import (  # noqa: E402
-    DAG, Config, Constant, Cosine, GFlowNet, Hypergrid, Ising, Linear, PhyloTree, Sequence, StateGraph, Trainer, make_objective,
-)  # fmt: skip
-from assay.gflownets import metrics  # noqa: E402
+    DAG,
+    Config,
+    Constant,
+    Cosine,
+    GFlowNet,
+    Hypergrid,
+    Ising,
+    Linear,
+    PhyloTree,
+    Sequence,
+    StateGraph,
+    Trainer,
+    make_objective,
+    metrics,
+)
 from assay.gflownets.graphs import adjacency, all_parents, exact_posterior  # noqa: E402
 from assay.gflownets.rewards import GridReward, TokenTable, bge_table  # noqa: E402
 from assay.gflownets.rollout import Needs, evaluate, forward  # noqa: E402
 
 
 def grid_log_z(dim: int, side: int, family: str = "easy") -> float:
-    """log Z from cell counts: with m cells of an axis in the outer half and r in the ring, Z = R0 side^d + R1 m^d + R2 r^d."""
+    """log Z from cell counts: with m cells of an axis in the outer half and r in the ring, Z = R0 side^d + R1 m^d +
+    R2 r^d."""
     with jax.enable_x64(True):
         axis = jnp.arange(side)[:, None]
         reward = GridReward(family)
@@ -41,9 +54,15 @@ def grid_log_z(dim: int, side: int, family: str = "easy") -> float:
 
 @pytest.mark.parametrize(
     ("dim", "side", "family", "value"),
-    [(2, 8, "easy", 2.776581), (4, 20, "easy", 8.643297), (4, 16, "easy", 7.671145), (4, 8, "easy", 5.100452),
-     (8, 10, "easy", 13.753976), (2, 20, "hard", 4.997483)],
-)  # fmt: skip
+    [
+        (2, 8, "easy", 2.776581),
+        (4, 20, "easy", 8.643297),
+        (4, 16, "easy", 7.671145),
+        (4, 8, "easy", 5.100452),
+        (8, 10, "easy", 13.753976),
+        (2, 20, "hard", 4.997483),
+    ],
+)
 def test_check_1_hypergrid_log_z(dim, side, family, value):
     assert grid_log_z(dim, side, family) == pytest.approx(value, abs=1e-6)
     if side**dim <= 4096:
@@ -78,7 +97,12 @@ def test_check_2_tfbind8_and_qm9(public):
 
 @pytest.mark.parametrize(
     ("n", "sigma", "log_z", "best", "m"),
-    [(3, 0.1, 6.669745, 3.6, 0.4600), (3, -0.1, 6.555565, None, None), (4, 0.1, 11.771470, 6.4, 0.3428), (4, 0.2, 14.561093, None, None)],
+    [
+        (3, 0.1, 6.669745, 3.6, 0.4600),
+        (3, -0.1, 6.555565, None, None),
+        (4, 0.1, 11.771470, 6.4, 0.3428),
+        (4, 0.2, 14.561093, None, None),
+    ],
 )
 def test_check_3_ising_by_enumeration(n, sigma, log_z, best, m):
     env = Ising(n, sigma)
@@ -101,9 +125,13 @@ def test_check_3_ising_by_enumeration(n, sigma, log_z, best, m):
 
 @pytest.mark.parametrize(
     ("name", "k", "trees", "least", "most", "log_sum", "minimal"),
-    [("DS1", 4, 15, 742, 812, -183.890562, 5), ("DS1", 5, 105, 945, 1083, -234.304078, 7), ("DS1", 6, 945, 1216, 1378, -301.473751, 9),
-     ("DS5", 6, 945, 218, 297, -51.813180, 9)],
-)  # fmt: skip
+    [
+        ("DS1", 4, 15, 742, 812, -183.890562, 5),
+        ("DS1", 5, 105, 945, 1083, -234.304078, 7),
+        ("DS1", 6, 945, 1216, 1378, -301.473751, 9),
+        ("DS5", 6, 945, 218, 297, -51.813180, 9),
+    ],
+)
 def test_check_4_parsimony_of_first_taxa(public, name, k, trees, least, most, log_sum, minimal):
     from assay.gflownets.data import load_alignment
 
@@ -117,14 +145,21 @@ def test_check_4_parsimony_of_first_taxa(public, name, k, trees, least, most, lo
 
 
 GREEDY = {
-    "DS1": (4404, 4427), "DS2": (6903, 6903), "DS3": (6918, 6918), "DS4": (2617, 2617), "DS5": (1622, 1630), "DS6": (933, 938),
-    "DS7": (7430, 7430), "DS8": (1598, 1600),
-}  # fmt: skip
+    "DS1": (4404, 4427),
+    "DS2": (6903, 6903),
+    "DS3": (6918, 6918),
+    "DS4": (2617, 2617),
+    "DS5": (1622, 1630),
+    "DS6": (933, 938),
+    "DS7": (7430, 7430),
+    "DS8": (1598, 1600),
+}
 
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_check_4_greedy_trees(public, name):
-    """The range of the specification is that of its tie-breaks; random ones widen it (DS5: 1649 was seen), hence 2 %."""
+    """The range of the specification is that of its tie-breaks; random ones widen it (DS5: 1649 was seen), hence 2
+    %."""
     from assay.gflownets.data import load_alignment
     from assay.gflownets.phylogeny import greedy_parsimony, parsimony
 
@@ -183,9 +218,15 @@ class _Flat(eqx.Module):
 
 
 BGE = {
-    (): -41.681899, ((0, 1),): -41.584175, ((1, 0),): -41.584175, ((0, 1), (1, 2)): -43.336408, ((2, 1), (1, 0)): -43.336408,
-    ((1, 0), (1, 2)): -43.336408, ((0, 1), (2, 1)): -43.260403, ((0, 1), (0, 2), (1, 2)): -44.816082,
-}  # fmt: skip
+    (): -41.681899,
+    ((0, 1),): -41.584175,
+    ((1, 0),): -41.584175,
+    ((0, 1), (1, 2)): -43.336408,
+    ((2, 1), (1, 0)): -43.336408,
+    ((1, 0), (1, 2)): -43.336408,
+    ((0, 1), (2, 1)): -43.260403,
+    ((0, 1), (0, 2), (1, 2)): -44.816082,
+}
 
 
 def bge_data() -> np.ndarray:
@@ -254,7 +295,10 @@ def test_check_6_masks_by_brute_force():
 
     graph = StateGraph(DAG(np.zeros((3, 8))))
     for edges, stopped, mask in zip(
-        np.asarray(graph.states.edges), np.asarray(graph.states.stopped), np.asarray(jax.vmap(lambda s: graph.env.mask(s))(graph.states)), strict=True
+        np.asarray(graph.states.edges),
+        np.asarray(graph.states.stopped),
+        np.asarray(jax.vmap(lambda s: graph.env.mask(s))(graph.states)),
+        strict=True,
     ):
         for i, j in itertools.product(range(3), range(3)):
             new = edges.copy()
@@ -263,9 +307,10 @@ def test_check_6_masks_by_brute_force():
             assert mask[3 * i + j] == (acyclic and not edges[i, j] and not stopped)
     constrained = graph_of("constrained")
     legal = {
-        "".join(w) for w in itertools.product("AB", repeat=4)
+        "".join(w)
+        for w in itertools.product("AB", repeat=4)
         if "AA" not in "".join(w) and w[1] == "B" and 2 <= w.count("B") <= 3
-    }  # fmt: skip
+    }
     assert set(constrained.env.objects(constrained.terminal_states)) == legal
 
 
@@ -365,7 +410,9 @@ def test_check_8_vargrad_gradient_is_that_of_tb_at_the_batch_mean():
         z = (e.log_r + e.log_pb.sum(0) - e.log_pf.sum(0)).mean()
 
         def gradient(kind):
-            return jax.grad(lambda s: make_objective(kind)(graph.evaluate({**tables, "score": s}, paths), z))(jnp.asarray(tables["score"]))
+            return jax.grad(lambda s: make_objective(kind)(graph.evaluate({**tables, "score": s}, paths), z))(
+                jnp.asarray(tables["score"])
+            )
 
         np.testing.assert_allclose(np.asarray(gradient("vargrad")), np.asarray(gradient("tb")), atol=1e-10)
 
@@ -374,7 +421,9 @@ def test_check_8_fldb_with_all_energy_at_the_end_is_db():
     with jax.enable_x64(True):
         graph, tables, paths = _random_evaluation("set")  # its potential is 0 until the end
         e = graph.evaluate(tables, paths)
-        assert float(make_objective("fldb", regression="squared")(e, jnp.zeros(()))) == pytest.approx(float(make_objective("db")(e, jnp.zeros(()))), rel=1e-12)
+        assert float(make_objective("fldb", regression="squared")(e, jnp.zeros(()))) == pytest.approx(
+            float(make_objective("db")(e, jnp.zeros(()))), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -394,11 +443,21 @@ def test_check_9_bounds_and_divergences(name):
     # sampled bounds agree with the exact ones
     rng = np.random.default_rng(0)
     paths = graph.draw(log_pf, 800, rng)
-    w = np.array([graph.log_r[np.searchsorted(graph.terminal, graph.child[p[-1]])] + (log_pb[p] - log_pf[p]).sum() for p in paths])
+    w = np.array(
+        [
+            graph.log_r[np.searchsorted(graph.terminal, graph.child[p[-1]])] + (log_pb[p] - log_pf[p]).sum()
+            for p in paths
+        ]
+    )
     assert abs(w.mean() - lower) < 4 * w.std(ddof=1) / np.sqrt(len(w)) + 1e-9
     exact = graph.exact_policy()
     paths = graph.draw(exact, 800, rng)
-    w = np.array([graph.log_r[np.searchsorted(graph.terminal, graph.child[p[-1]])] + (log_pb[p] - log_pf[p]).sum() for p in paths])
+    w = np.array(
+        [
+            graph.log_r[np.searchsorted(graph.terminal, graph.child[p[-1]])] + (log_pb[p] - log_pf[p]).sum()
+            for p in paths
+        ]
+    )
     assert abs(w.mean() - upper) < 4 * w.std(ddof=1) / np.sqrt(len(w)) + 1e-9
 
 
@@ -427,9 +486,14 @@ def test_check_10_training_hypergrid_tb():
     """2D side 8, 5,000 steps of 16, cosine decay to 1 %: |log Z error| < .005 and TV < .005 on five of five seeds."""
     for seed in range(5):
         gfn = GFlowNet(
-            Hypergrid(2, 8), "tb", backward="learned", lr=Cosine(1e-3, 1e-5, 5000), log_z_lr=Cosine(0.1, 1e-3, 5000),
-            explore=Linear(0.1, 0.0, 2500), seed=seed,
-        ).fit(5000)  # fmt: skip
+            Hypergrid(2, 8),
+            "tb",
+            backward="learned",
+            lr=Cosine(1e-3, 1e-5, 5000),
+            log_z_lr=Cosine(0.1, 1e-3, 5000),
+            explore=Linear(0.1, 0.0, 2500),
+            seed=seed,
+        ).fit(5000)
         assert abs(gfn.log_z - 2.776581) < 0.005
         assert gfn.total_variation() < 0.005
 
@@ -463,7 +527,9 @@ def test_check_10_training_tfbind8_tb(public):
     from assay.gflownets import tfbind8
 
     problem = public(tfbind8)
-    gfn = problem.fit(15_000, batch=64, lr=Cosine(2e-3, 2e-5, 15_000), log_z_lr=Constant(0.05), explore=Linear(1.0, 0.1, 10_000))
+    gfn = problem.fit(
+        15_000, batch=64, lr=Cosine(2e-3, 2e-5, 15_000), log_z_lr=Constant(0.05), explore=Linear(1.0, 0.1, 10_000)
+    )
     graph = gfn.graph()
     log_p = graph.log_terminal(graph.log_pf(gfn.model.net))
     assert metrics.total_variation(np.exp(log_p), graph.target).value < 0.17
@@ -472,7 +538,8 @@ def test_check_10_training_tfbind8_tb(public):
 
 
 def test_check_11_grid_rewards_of_torchgfn():
-    """Formulas of torchgfn 2.4 in plain numpy on all 6,561 cells of side 9, 4D (its package is compared in the race)."""
+    """Formulas of torchgfn 2.4 in plain numpy on all 6,561 cells of side 9, 4D (its package is compared in the
+    race)."""
     cells = np.stack(np.meshgrid(*[np.arange(9)] * 4, indexing="ij"), -1).reshape(-1, 4)
     a = np.abs(cells / 8 - 0.5)
     e = 1e-12
@@ -494,7 +561,7 @@ def test_check_11_probabilities_against_a_plain_computation():
         @jax.jit
         def run(states, env=env, net=net):
             traj = forward(env, net, jax.random.key(1), 6)
-            h = net.embed(jax.vmap(lambda s: env.obs(s))(states), None)
+            h = net.embed(jax.vmap(env.obs)(states), None)
             return traj, evaluate(env, net, traj, Needs(), "learned"), net.forward(h), net.backward(h)
 
         traj, e, scores, backs = run(graph.states)
@@ -518,7 +585,9 @@ def test_check_12_resume_is_identical_to_the_last_bit(tmp_path):
     from assay.gflownets import Replay
 
     def fresh():
-        return GFlowNet(Hypergrid(2, 5), "db", explore=0.1, buffer=Replay("prioritised", 64), net_options={"hidden": 16}, seed=4)
+        return GFlowNet(
+            Hypergrid(2, 5), "db", explore=0.1, buffer=Replay("prioritised", 64), net_options={"hidden": 16}, seed=4
+        )
 
     whole = fresh().fit(237)
     part = fresh().fit(120, checkpoint=tmp_path / "c.npz", checkpoint_every=53)

@@ -39,45 +39,141 @@ if TYPE_CHECKING:
     from assay.gflownets.conditions import Preference, Temperature
     from assay.gflownets.energy import learn_couplings
     from assay.gflownets.envs import (
-        DAG, Constraints, Environment, Hypergrid, Ising, PerfectTree, Permutation, PhyloTree, Sequence, SetBuilder, TableReward,
-    )  # fmt: skip
+        DAG,
+        Constraints,
+        Environment,
+        Hypergrid,
+        Ising,
+        PerfectTree,
+        Permutation,
+        PhyloTree,
+        Sequence,
+        SetBuilder,
+        TableReward,
+    )
     from assay.gflownets.exact import StateGraph
     from assay.gflownets.graphs import Posterior, exact_posterior
     from assay.gflownets.model import GFlowNet, Samples
     from assay.gflownets.objectives import OBJECTIVES, make_objective
     from assay.gflownets.phylogeny import read_alignment
     from assay.gflownets.problems import (
-        DAGProblem, IsingProblem, PhyloProblem, SequenceProblem, TableProblem, bit_sequences, peptides, phylogeny, proteins, qm9_small,
+        DAGProblem,
+        IsingProblem,
+        PhyloProblem,
+        SequenceProblem,
+        TableProblem,
+        bit_sequences,
+        peptides,
+        phylogeny,
+        proteins,
+        qm9_small,
         tfbind8,
-    )  # fmt: skip
+    )
     from assay.gflownets.schedules import Constant, Cosine, Exponential, Linear
     from assay.gflownets.train import Config, Trainer, compile_cache
 
 # What needs JAX is imported when it is used.
 _LAZY = {
-    "GFlowNet": "model", "Samples": "model",
+    "GFlowNet": "model",
+    "Samples": "model",
     **dict.fromkeys(
-        ("SequenceProblem", "DAGProblem", "PhyloProblem", "TableProblem", "IsingProblem", "tfbind8", "qm9_small", "bit_sequences",
-         "peptides", "proteins", "phylogeny"), "problems"),
+        (
+            "SequenceProblem",
+            "DAGProblem",
+            "PhyloProblem",
+            "TableProblem",
+            "IsingProblem",
+            "tfbind8",
+            "qm9_small",
+            "bit_sequences",
+            "peptides",
+            "proteins",
+            "phylogeny",
+        ),
+        "problems",
+    ),
     **dict.fromkeys(
-        ("Environment", "Hypergrid", "Sequence", "DAG", "PhyloTree", "Ising", "SetBuilder", "Permutation", "PerfectTree", "TableReward",
-         "Constraints"), "envs"),
+        (
+            "Environment",
+            "Hypergrid",
+            "Sequence",
+            "DAG",
+            "PhyloTree",
+            "Ising",
+            "SetBuilder",
+            "Permutation",
+            "PerfectTree",
+            "TableReward",
+            "Constraints",
+        ),
+        "envs",
+    ),
     **dict.fromkeys(("OBJECTIVES", "make_objective"), "objectives"),
     **dict.fromkeys(("Constant", "Linear", "Exponential", "Cosine"), "schedules"),
     **dict.fromkeys(("Temperature", "Preference"), "conditions"),
     **dict.fromkeys(("Trainer", "Config", "compile_cache"), "train"),
     **dict.fromkeys(("Posterior", "exact_posterior"), "graphs"),
-    "Replay": "buffers", "StateGraph": "exact", "check_env": "check", "learn_couplings": "energy", "read_alignment": "phylogeny",
-}  # fmt: skip
+    "Replay": "buffers",
+    "StateGraph": "exact",
+    "check_env": "check",
+    "learn_couplings": "energy",
+    "read_alignment": "phylogeny",
+}
 
 __all__ = [
-    "DAG", "OBJECTIVES", "BadAlignment", "CheckpointMismatch", "Config", "Constant", "Constraints", "Cosine", "DAGProblem", "DeadEnd",
-    "DivergedLoss", "DuplicateTaxa", "Environment", "Exponential", "GFlowNet", "GFlowNetError", "Hypergrid", "Ising", "IsingProblem",
-    "Linear", "MaskMismatch", "NonPositiveReward", "NotEnumerable", "PerfectTree", "Permutation", "PhyloProblem", "PhyloTree",
-    "Posterior", "Preference", "Replay", "RewardShape", "Samples", "Sequence", "SequenceProblem", "SetBuilder", "StateGraph",
-    "TableProblem", "TableReward", "Temperature", "Trainer", "bit_sequences", "check_env", "compile_cache", "exact_posterior",
-    "learn_couplings", "make_objective", "peptides", "phylogeny", "proteins", "qm9_small", "read_alignment", "tfbind8",
-]  # fmt: skip
+    "DAG",
+    "OBJECTIVES",
+    "BadAlignment",
+    "CheckpointMismatch",
+    "Config",
+    "Constant",
+    "Constraints",
+    "Cosine",
+    "DAGProblem",
+    "DeadEnd",
+    "DivergedLoss",
+    "DuplicateTaxa",
+    "Environment",
+    "Exponential",
+    "GFlowNet",
+    "GFlowNetError",
+    "Hypergrid",
+    "Ising",
+    "IsingProblem",
+    "Linear",
+    "MaskMismatch",
+    "NonPositiveReward",
+    "NotEnumerable",
+    "PerfectTree",
+    "Permutation",
+    "PhyloProblem",
+    "PhyloTree",
+    "Posterior",
+    "Preference",
+    "Replay",
+    "RewardShape",
+    "Samples",
+    "Sequence",
+    "SequenceProblem",
+    "SetBuilder",
+    "StateGraph",
+    "TableProblem",
+    "TableReward",
+    "Temperature",
+    "Trainer",
+    "bit_sequences",
+    "check_env",
+    "compile_cache",
+    "exact_posterior",
+    "learn_couplings",
+    "make_objective",
+    "peptides",
+    "phylogeny",
+    "proteins",
+    "qm9_small",
+    "read_alignment",
+    "tfbind8",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -46,17 +46,25 @@ class SpaceTask:
     def fingerprint(self) -> str:
         """Hash of the environment with its rewards, and of the training budget."""
         import equinox as eqx
-        import jax
 
         from assay.gflownets.checkpoint import digest
+        from assay.gflownets.model import described
 
         env = self.make()
-        plain = {k: v for k, v in vars(env).items() if isinstance(v, (int, float, str, tuple))}
-        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(env, eqx.is_array))]
-        return digest(self.name, repr(sorted(plain.items())), arrays, self.batch, self.steps, self.net, repr(self.options))
+        return digest(
+            self.name,
+            described(env),
+            eqx.filter(env, eqx.is_array),
+            self.batch,
+            self.steps,
+            self.net,
+            repr(self.options),
+        )
 
 
-def load_space(kind: str, batch: int = 16, steps: int = 2000, enumerable: bool = True, net: str = "mlp", **params: Any) -> SpaceTask:
+def load_space(
+    kind: str, batch: int = 16, steps: int = 2000, enumerable: bool = True, net: str = "mlp", **params: Any
+) -> SpaceTask:
     """A space by name, with a budget of ``steps`` updates of ``batch`` trajectories."""
     space = SpaceTask(kind, lambda: _make(kind, params), batch, steps, enumerable, net)
     if kind in ("tfbind8", "qm9_small", "phylo"):
@@ -95,7 +103,15 @@ class UniformPolicy:
 class Trained:
     """An objective with the settings of a `GFlowNet`."""
 
-    def __init__(self, objective: str = "tb", backward: str = "uniform", lr: float = 1e-3, log_z_lr: float = 0.1, explore: float = 0.1, **settings: Any) -> None:
+    def __init__(
+        self,
+        objective: str = "tb",
+        backward: str = "uniform",
+        lr: float = 1e-3,
+        log_z_lr: float = 0.1,
+        explore: float = 0.1,
+        **settings: Any,
+    ) -> None:
         self.objective = objective
         self.settings = {"backward": backward, "lr": lr, "log_z_lr": log_z_lr, "explore": explore, **settings}
 
@@ -116,7 +132,14 @@ def train_and_compare(task: Task, method: Method, context: RunContext) -> Mappin
         lr, explore = settings.pop("lr"), settings.pop("explore")
         settings["lr"] = Linear(lr, 0.02 * lr, steps)
         settings["explore"] = Linear(explore, 0.0, max(steps // 2, 1))
-    gfn = GFlowNet(env, rule.objective or "tb", space.net, batch=space.batch, seed=context.integer_seed("model") % 2**31, **settings)
+    gfn = GFlowNet(
+        env,
+        rule.objective or "tb",
+        space.net,
+        batch=space.batch,
+        seed=context.integer_seed("model") % 2**31,
+        **settings,
+    )
     graph = space.graph
     seen: set[Any] = set()
     needs: Needs = gfn.objective.needs
@@ -140,7 +163,12 @@ def train_and_compare(task: Task, method: Method, context: RunContext) -> Mappin
         if graph is not None and modes is not None:
             numbers = set(graph.terminal_number(found.states).tolist())
             seen.update(numbers & modes)
-            context.curve("total variation", seconds, metrics.total_variation(distribution(), graph.target).value, x_label="seconds of training")
+            context.curve(
+                "total variation",
+                seconds,
+                metrics.total_variation(distribution(), graph.target).value,
+                x_label="seconds of training",
+            )
             context.curve("modes found", seconds, len(seen), x_label="seconds of training")
 
     if steps:
@@ -157,7 +185,11 @@ def train_and_compare(task: Task, method: Method, context: RunContext) -> Mappin
         gfn.fit(steps, eval_every=every, callback=each, checkpoint=checkpoint, checkpoint_every=every)
         rest = gfn.seconds - compile_and_first
         speed = (steps - every) / rest if rest > 0 else float("nan")
-        context.note(parameters=int(sum(np.size(x) for x in _leaves(gfn.state.params))), objective=type(gfn.objective).__name__, needs=dataclasses_of(needs))
+        context.note(
+            parameters=int(sum(np.size(x) for x in _leaves(gfn.state.params))),
+            objective=type(gfn.objective).__name__,
+            needs=dataclasses_of(needs),
+        )
     else:
         speed = float("nan")
     return _figures(gfn, graph, uniform, distribution, speed)
@@ -184,10 +216,16 @@ def _figures(gfn: Any, graph: Any, uniform: bool, distribution: Any, speed: floa
         bounds = metrics.log_z_bounds(found.log_w)
         best, _ = metrics.distinct(found.objects, found.log_r)
         return {
-            "total_variation": nan, "jsd": nan, "log_z_error": nan, "correlation": nan, "elbo_gap": bounds.gap,
-            "mean_log_reward": float(found.log_r.mean()), "best_log_reward": float(found.log_r.max()), "distinct": len(best) / 1024,
+            "total_variation": nan,
+            "jsd": nan,
+            "log_z_error": nan,
+            "correlation": nan,
+            "elbo_gap": bounds.gap,
+            "mean_log_reward": float(found.log_r.mean()),
+            "best_log_reward": float(found.log_r.max()),
+            "distinct": len(best) / 1024,
             "updates_per_second": speed,
-        }  # fmt: skip
+        }
     p = distribution()
     with np.errstate(divide="ignore"):
         log_p = np.log(p)
@@ -210,7 +248,8 @@ def _log_pb(gfn: Any, graph: Any) -> Any:
 
 
 def applicable(task: Task, method: Method) -> str | None:
-    """Modified detailed balance needs a stop action; a uniform policy is only compared where the space is enumerated."""
+    """Modified detailed balance needs a stop action; a uniform policy is only compared where the space is
+    enumerated."""
     if method.params.get("objective") == "mdb" and "stop" not in task.tags:
         return "modified detailed balance needs an environment that may stop anywhere"
     if method.baseline and "sampled" in task.tags:
@@ -236,21 +275,88 @@ benchmark = Benchmark(
     ],
     train_and_compare,
     version="1",
-    description="Every method gets the same number of trajectories; the distribution that it samples is computed exactly where the space allows.",
+    description="Every method gets the same number of trajectories; the distribution that it samples is "
+    "computed exactly where the space allows.",
     packages=("jax", "equinox", "optax"),
     applicable=applicable,
 )
 
-benchmark.add_task("grid-8", load_space, title="Hypergrid, 8 x 8", kind="hypergrid", dim=2, side=8, steps=2000, tags={"stop"})
-benchmark.add_task("wine-dag", load_space, title="Bayesian networks of five wine measurements (BGe)", kind="wine", rows=100, steps=1500, tags={"stop"})
-benchmark.add_task("grid-4d-8", load_space, title="Hypergrid, 8^4", kind="hypergrid", dim=4, side=8, steps=20_000, tags={"stop"})
-benchmark.add_task("grid-hard-20", load_space, title="Hypergrid, 20 x 20, hard", kind="hypergrid", dim=2, side=20, reward="hard", steps=10_000, tags={"stop"})
-benchmark.add_task("ising-3", load_space, title="Ising torus 3 x 3, sigma 0.2", kind="ising", n=3, sigma=0.2, steps=3000)
-benchmark.add_task("bits-12", load_space, title="Bit sequences, 12 bits in words of 3, any order", kind="bits", n=12, k=3, modes=8, steps=5000)
-benchmark.add_task("tfbind8", load_space, title="DNA 8-mers, binding to SIX6", kind="tfbind8", batch=64, steps=15_000, licence="Apache-2.0", citation="Barrera et al. (2016)")
-benchmark.add_task("qm9-small", load_space, title="Molecules of five blocks", kind="qm9_small", batch=64, steps=15_000, licence="MIT")
-benchmark.add_task("phylo-DS1-6", load_space, title="Trees of six taxa of DS1", kind="phylo", alignment="DS1", taxa=6, net="pairs", steps=3000, licence="MIT")
-benchmark.add_task("phylo-DS1", load_space, title="Trees of the 27 taxa of DS1", kind="phylo", alignment="DS1", net="pairs", batch=32, steps=10_000, enumerable=False, licence="MIT", tags={"sampled", "wide"})
+benchmark.add_task(
+    "grid-8", load_space, title="Hypergrid, 8 x 8", kind="hypergrid", dim=2, side=8, steps=2000, tags={"stop"}
+)
+benchmark.add_task(
+    "wine-dag",
+    load_space,
+    title="Bayesian networks of five wine measurements (BGe)",
+    kind="wine",
+    rows=100,
+    steps=1500,
+    tags={"stop"},
+)
+benchmark.add_task(
+    "grid-4d-8", load_space, title="Hypergrid, 8^4", kind="hypergrid", dim=4, side=8, steps=20_000, tags={"stop"}
+)
+benchmark.add_task(
+    "grid-hard-20",
+    load_space,
+    title="Hypergrid, 20 x 20, hard",
+    kind="hypergrid",
+    dim=2,
+    side=20,
+    reward="hard",
+    steps=10_000,
+    tags={"stop"},
+)
+benchmark.add_task(
+    "ising-3", load_space, title="Ising torus 3 x 3, sigma 0.2", kind="ising", n=3, sigma=0.2, steps=3000
+)
+benchmark.add_task(
+    "bits-12",
+    load_space,
+    title="Bit sequences, 12 bits in words of 3, any order",
+    kind="bits",
+    n=12,
+    k=3,
+    modes=8,
+    steps=5000,
+)
+benchmark.add_task(
+    "tfbind8",
+    load_space,
+    title="DNA 8-mers, binding to SIX6",
+    kind="tfbind8",
+    batch=64,
+    steps=15_000,
+    licence="Apache-2.0",
+    citation="Barrera et al. (2016)",
+)
+benchmark.add_task(
+    "qm9-small", load_space, title="Molecules of five blocks", kind="qm9_small", batch=64, steps=15_000, licence="MIT"
+)
+benchmark.add_task(
+    "phylo-DS1-6",
+    load_space,
+    title="Trees of six taxa of DS1",
+    kind="phylo",
+    alignment="DS1",
+    taxa=6,
+    net="pairs",
+    steps=3000,
+    licence="MIT",
+)
+benchmark.add_task(
+    "phylo-DS1",
+    load_space,
+    title="Trees of the 27 taxa of DS1",
+    kind="phylo",
+    alignment="DS1",
+    net="pairs",
+    batch=32,
+    steps=10_000,
+    enumerable=False,
+    licence="MIT",
+    tags={"sampled", "wide"},
+)
 
 benchmark.add_method("uniform", UniformPolicy, title="Uniform policy", baseline=True)
 benchmark.add_method("tb", Trained, title="Trajectory balance", objective="tb")

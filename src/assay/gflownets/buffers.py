@@ -21,10 +21,10 @@ class Replay(NamedTuple):
     Attributes
     ----------
     kind : {"uniform", "prioritised", "diverse", "terminal"}
-        ``uniform``: a ring of trajectories. ``prioritised``: the same ring, half of each draw from the tenth with the highest
-        reward (Shen et al. 2023). ``diverse``: a newcomer near one that is there (share of unequal observations at most
-        ``cutoff``) replaces that one if it is better, any other replaces the worst. ``terminal``: a ring of terminal states, from
-        which trajectories are drawn afresh by the backward policy.
+        ``uniform``: a ring of trajectories. ``prioritised``: the same ring, half of each draw from the tenth with
+        the highest reward (Shen et al. 2023). ``diverse``: a newcomer near one that is there (share of unequal
+        observations at most ``cutoff``) replaces that one if it is better, any other replaces the worst.
+        ``terminal``: a ring of terminal states, from which trajectories are drawn afresh by the backward policy.
     capacity : int
     share : float
         Part of each batch that comes from the buffer.
@@ -38,7 +38,8 @@ class Replay(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """Contents: rows of actions, terminal states, lengths, log rewards, conditions; how many, and where the next goes."""
+    """Contents: rows of actions, terminal states, lengths, log rewards, conditions; how many, and where the next
+    goes."""
 
     actions: Int[Array, "C T"]
     terminal: State
@@ -59,7 +60,9 @@ def check_replay(replay: Replay) -> Replay:
     if replay.kind not in KINDS:
         raise GFlowNetError(f"there is no buffer {replay.kind!r}; there is {', '.join(KINDS)}")
     if replay.capacity < 1 or not 0 < replay.share <= 1:
-        raise GFlowNetError(f"a buffer needs capacity >= 1 and 0 < share <= 1, not {replay.capacity} and {replay.share}")
+        raise GFlowNetError(
+            f"a buffer needs capacity >= 1 and 0 < share <= 1, not {replay.capacity} and {replay.share}"
+        )
     return replay
 
 
@@ -68,9 +71,14 @@ def empty(env: Environment, replay: Replay, condition: int = 0) -> Buffer:
     C = replay.capacity
     none = jnp.zeros(C, jnp.int32)
     return Buffer(
-        jnp.zeros((C, env.max_steps), jnp.int32), _start(env, C), none, jnp.full(C, -jnp.inf),
-        jnp.zeros((C, condition)) if condition else None, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32),
-    )  # fmt: skip
+        jnp.zeros((C, env.max_steps), jnp.int32),
+        _start(env, C),
+        none,
+        jnp.full(C, -jnp.inf),
+        jnp.zeros((C, condition)) if condition else None,
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
 
 
 def add(env: Environment, replay: Replay, buffer: Buffer, traj: Trajectories) -> Buffer:
@@ -85,10 +93,14 @@ def add(env: Environment, replay: Replay, buffer: Buffer, traj: Trajectories) ->
         return rows.at[at].set(new[:keep])
 
     return Buffer(
-        put(buffer.actions, traj.actions.T), jax.tree.map(put, buffer.terminal, traj.terminal), put(buffer.lengths, traj.lengths),
-        put(buffer.log_r, traj.log_r), None if buffer.condition is None else put(buffer.condition, traj.condition),
-        jnp.minimum(buffer.size + keep, C), (buffer.next + keep) % C,
-    )  # fmt: skip
+        put(buffer.actions, traj.actions.T),
+        jax.tree.map(put, buffer.terminal, traj.terminal),
+        put(buffer.lengths, traj.lengths),
+        put(buffer.log_r, traj.log_r),
+        None if buffer.condition is None else put(buffer.condition, traj.condition),
+        jnp.minimum(buffer.size + keep, C),
+        (buffer.next + keep) % C,
+    )
 
 
 def _add_diverse(env: Environment, replay: Replay, buffer: Buffer, traj: Trajectories) -> Buffer:
@@ -109,11 +121,14 @@ def _add_diverse(env: Environment, replay: Replay, buffer: Buffer, traj: Traject
             return rows.at[place].set(jnp.where(better, new, rows[place]))
 
         new = Buffer(
-            put(now.actions, traj.actions[:, b]), jax.tree.map(lambda rows, t: put(rows, t[b]), now.terminal, terminal),
-            put(now.lengths, traj.lengths[b]), put(now.log_r, traj.log_r[b]),
+            put(now.actions, traj.actions[:, b]),
+            jax.tree.map(lambda rows, t: put(rows, t[b]), now.terminal, terminal),
+            put(now.lengths, traj.lengths[b]),
+            put(now.log_r, traj.log_r[b]),
             None if now.condition is None else put(now.condition, traj.condition[b]),  # type: ignore[index]
-            now.size + (room & ~close), now.next,
-        )  # fmt: skip
+            now.size + (room & ~close),
+            now.next,
+        )
         return (new, put(observed, seen[b])), None
 
     observed = jax.vmap(env.obs)(buffer.terminal).reshape(C, -1)
@@ -158,11 +173,17 @@ def retrace(
         states = jax.tree.map(lambda all_, new: all_.at[t + 1].set(new), states, child)
         return t + 1, child, states, backs.at[t].set(jnp.where(more, back, 0).astype(jnp.int32))
 
-    end, state, states, backs = jax.lax.while_loop(going, body, (jnp.zeros((), jnp.int32), state, states, jnp.zeros((T, B), jnp.int32)))
+    end, state, states, backs = jax.lax.while_loop(
+        going, body, (jnp.zeros((), jnp.int32), state, states, jnp.zeros((T, B), jnp.int32))
+    )
     late = jnp.arange(T + 1) > end
-    states = jax.tree.map(lambda all_, last: jnp.where(late.reshape((-1,) + (1,) * last.ndim), last[None], all_), states, state)
+    states = jax.tree.map(
+        lambda all_, last: jnp.where(late.reshape((-1,) + (1,) * last.ndim), last[None], all_), states, state
+    )
     actions = jnp.where(jnp.arange(T)[:, None] < lengths, actions, 0)
-    return Trajectories(states, actions, backs, lengths, log_r, condition, jnp.arange(B, dtype=jnp.int32) if ids is None else ids)
+    return Trajectories(
+        states, actions, backs, lengths, log_r, condition, jnp.arange(B, dtype=jnp.int32) if ids is None else ids
+    )
 
 
 def join(a: Trajectories, b: Trajectories) -> Trajectories:
@@ -172,8 +193,11 @@ def join(a: Trajectories, b: Trajectories) -> Trajectories:
         return jnp.concatenate([x, y], axis=1)
 
     return Trajectories(
-        jax.tree.map(time_major, a.states, b.states), time_major(a.actions, b.actions), time_major(a.bactions, b.bactions),
-        jnp.concatenate([a.lengths, b.lengths]), jnp.concatenate([a.log_r, b.log_r]),
+        jax.tree.map(time_major, a.states, b.states),
+        time_major(a.actions, b.actions),
+        time_major(a.bactions, b.bactions),
+        jnp.concatenate([a.lengths, b.lengths]),
+        jnp.concatenate([a.log_r, b.log_r]),
         None if a.condition is None else jnp.concatenate([a.condition, b.condition]),  # type: ignore[list-item]
         jnp.concatenate([a.ids, b.ids + a.log_r.shape[0]]),
-    )  # fmt: skip
+    )

@@ -23,10 +23,10 @@ class EnvReport(NamedTuple):
 def check_env(env: Environment, *, walks: int = 50, seed: int = 0, rewards: bool = True) -> EnvReport:
     """Walk at random and check every edge of every state met.
 
-    For each legal action: the child's backward action is legal there, undoing it gives the state back, and the forward action
-    of that edge is the action again. For each legal backward action: the parent's forward action is legal and leads back; no two
-    forward edges share a backward edge. Terminal states have no actions, others have one; the source has no backward action, others
-    have one; walks end within ``max_steps``; rewards are finite.
+    For each legal action: the child's backward action is legal there, undoing it gives the state back, and the
+    forward action of that edge is the action again. For each legal backward action: the parent's forward action is
+    legal and leads back; no two forward edges share a backward edge. Terminal states have no actions, others have
+    one; the source has no backward action, others have one; walks end within ``max_steps``; rewards are finite.
 
     Parameters
     ----------
@@ -73,7 +73,15 @@ def check_env(env: Environment, *, walks: int = 50, seed: int = 0, rewards: bool
                         failures.append((list(actions), NonPositiveReward(f"log R is {value} for {probe.show(state)}")))
                 break
             if len(actions) >= env.max_steps:
-                failures.append((list(actions), MaskMismatch(f"a walk is longer than max_steps = {env.max_steps}: {probe.show(state)} still has legal actions")))
+                failures.append(
+                    (
+                        list(actions),
+                        MaskMismatch(
+                            f"a walk is longer than max_steps = {env.max_steps}: {probe.show(state)} still has "
+                            f"legal actions"
+                        ),
+                    )
+                )
                 break
             action = int(rng.choice(np.flatnonzero(mask)))
             actions.append(action)
@@ -93,12 +101,17 @@ def _shapes(env: Environment) -> None:
         ("bmask", env.bmask(state), env.n_bactions),
     ):
         if found.shape != (size,) or found.dtype != jnp.bool_:
-            raise GFlowNetError(f"{name}() of {type(env).__name__} must give bool[{size}], not {found.dtype}{list(found.shape)}")
+            raise GFlowNetError(
+                f"{name}() of {type(env).__name__} must give bool[{size}], not {found.dtype}{list(found.shape)}"
+            )
     after = jax.eval_shape(env.step, state, jnp.int32(0))
     same = jax.tree.structure(after) == jax.tree.structure(state)
     kinds = [(a.shape, a.dtype) for a in jax.tree.leaves(after)]
     if not same or kinds != [(jnp.shape(b), jnp.asarray(b).dtype) for b in jax.tree.leaves(state)]:
-        raise GFlowNetError(f"step() of {type(env).__name__} must give a state of the same form as reset(): {after} is not {jax.eval_shape(lambda: state)}")
+        raise GFlowNetError(
+            f"step() of {type(env).__name__} must give a state of the same form as reset(): {after} is not "
+            f"{jax.eval_shape(lambda: state)}"
+        )
 
 
 class _Probe:
@@ -147,33 +160,47 @@ class _Probe:
         if done and mask.any():
             return MaskMismatch(f"the terminal state {where} has legal actions {np.flatnonzero(mask).tolist()}")
         if not done and not mask.any():
-            return DeadEnd(f"the state {where} is not terminal and has no legal action (mask {mask.astype(int).tolist()})")
+            return DeadEnd(
+                f"the state {where} is not terminal and has no legal action (mask {mask.astype(int).tolist()})"
+            )
         if not actions and bmask.any():
             return MaskMismatch(f"the source has legal backward actions {np.flatnonzero(bmask).tolist()}")
         if actions and not bmask.any():
-            return MaskMismatch(f"the state {where} has no legal backward action, but was reached by action {actions[-1]}")
+            return MaskMismatch(
+                f"the state {where} has no legal backward action, but was reached by action {actions[-1]}"
+            )
         back, legal, home, again, child = jax.tree.map(np.asarray, self._ahead(state))
         groups: dict[tuple[bytes, int], int] = {}
         keys = self.env.keys(child)
         for a in np.flatnonzero(mask):
             if not legal[a]:
-                return MaskMismatch(f"action {a} is legal in {where}, but its backward action {back[a]} is not legal in the child")
+                return MaskMismatch(
+                    f"action {a} is legal in {where}, but its backward action {back[a]} is not legal in the child"
+                )
             if not home[a]:
                 return MaskMismatch(f"undoing action {a} (backward action {back[a]}) does not give {where} back")
             if again[a] != a:
                 return MaskMismatch(f"action {a} of {where} has backward action {back[a]}, whose action is {again[a]}")
             edge = (keys[a].tobytes(), int(back[a]))
             if edge in groups:
-                return MaskMismatch(f"actions {groups[edge]} and {a} of {where} share the backward action {back[a]} of one child")
+                return MaskMismatch(
+                    f"actions {groups[edge]} and {a} of {where} share the backward action {back[a]} of one child"
+                )
             groups[edge] = int(a)
         act, legal, same, again = (np.asarray(x) for x in self._behind(state))
         for b in np.flatnonzero(bmask):
             if not legal[b]:
-                return MaskMismatch(f"backward action {b} is legal in {where}, but its action {act[b]} is not legal in the parent")
+                return MaskMismatch(
+                    f"backward action {b} is legal in {where}, but its action {act[b]} is not legal in the parent"
+                )
             if not same[b]:
-                return MaskMismatch(f"backward action {b} of {where} leads to a parent whose action {act[b]} does not lead back")
+                return MaskMismatch(
+                    f"backward action {b} of {where} leads to a parent whose action {act[b]} does not lead back"
+                )
             if again[b] != b:
-                return MaskMismatch(f"backward action {b} of {where} has action {act[b]}, whose backward action is {again[b]}")
+                return MaskMismatch(
+                    f"backward action {b} of {where} has action {act[b]}, whose backward action is {again[b]}"
+                )
         return None
 
 

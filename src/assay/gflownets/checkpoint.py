@@ -32,7 +32,9 @@ def digest(*parts: Any) -> str:
 
 def _text(value: Any) -> str:
     if callable(value) and not isinstance(value, type):
-        return getattr(value, "__qualname__", type(value).__qualname__)  # addresses in a repr would differ from process to process
+        return getattr(
+            value, "__qualname__", type(value).__qualname__
+        )  # addresses in a repr would differ from process to process
     return repr(value)
 
 
@@ -83,13 +85,16 @@ def load(path: str | Path, like: Any, identity: str) -> tuple[Any, dict[str, Any
     facts = about(path)
     if facts.get("format") != FORMAT or facts.get("identity") != identity:
         raise CheckpointMismatch(
-            f"{path} belongs to another environment, objective, network or setting ({facts.get('title', '?')}); load it with what it was "
+            f"{path} belongs to another environment, objective, network or setting ({facts.get('title', '?')}); "
+            f"load it with what it was "
             "trained with, or train afresh in another folder"
         )
     leaves, structure = jax.tree.flatten(like)
     with np.load(path, allow_pickle=False) as file:
         found = [file[f"leaf{i}"] for i in range(len(leaves)) if f"leaf{i}" in file]
-    same = len(found) == len(leaves) and all(a.shape == np.shape(b) and a.dtype == b.dtype for a, b in zip(found, leaves, strict=True))
+    same = len(found) == len(leaves) and all(
+        a.shape == np.shape(b) and a.dtype == b.dtype for a, b in zip(found, leaves, strict=True)
+    )
     if not same:
         raise CheckpointMismatch(f"{path} holds arrays of other sizes; it was written with another network or buffer")
     return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in found]), facts

@@ -1,4 +1,5 @@
-"""``assay gflownets ...``: fit a sampler to a problem of one's own, sample from it, go on with it, check an environment."""
+"""``assay gflownets ...``: fit a sampler to a problem of one's own, sample from it, go on with it, check an
+environment."""
 
 from __future__ import annotations
 
@@ -35,9 +36,16 @@ def _problem(kind: str, data: str | None, options: dict[str, Any]) -> Any:
         found = problems.Problem()
         found.env, found.defaults = Hypergrid(**{"dim": 2, "side": 8, **options}), {}
         return found
-    named = {"tfbind8": problems.tfbind8, "qm9": problems.qm9_small, "bits": problems.bit_sequences, "peptides": problems.peptides}
+    named = {
+        "tfbind8": problems.tfbind8,
+        "qm9": problems.qm9_small,
+        "bits": problems.bit_sequences,
+        "peptides": problems.peptides,
+    }
     if kind not in named:
-        raise GFlowNetError(f"there is no environment {kind!r}; there is dag, phylo, table, ising, grid, {', '.join(named)}")
+        raise GFlowNetError(
+            f"there is no environment {kind!r}; there is dag, phylo, table, ising, grid, {', '.join(named)}"
+        )
     return named[kind](**options)
 
 
@@ -61,7 +69,9 @@ def _open(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
 
     recipe = folder / "fit.json"
     if not recipe.is_file():
-        raise GFlowNetError(f"{folder} holds no fit (there is no fit.json); make one with: assay gflownets fit --out {folder}")
+        raise GFlowNetError(
+            f"{folder} holds no fit (there is no fit.json); make one with: assay gflownets fit --out {folder}"
+        )
     made = json.loads(recipe.read_text(encoding="utf-8"))
     problem = _problem(made["env"], made["data"], dict(made["options"]))
     gfn = problem.gflownet(**made["settings"])
@@ -81,7 +91,9 @@ def fit(
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     explore: Annotated[float | None, typer.Option(help="Share of uniform actions.")] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
-    option: Annotated[list[str] | None, typer.Option(help="name=value of the problem (score=bde, gaps=missing, ...), again for more.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="name=value of the problem (score=bde, gaps=missing, ...), again for more.")
+    ] = None,
     every: Annotated[int, typer.Option(min=1, help="Updates between checkpoints.")] = 1000,
 ) -> None:
     """Train a sampler; a killed fit goes on where it stopped."""
@@ -89,14 +101,22 @@ def fit(
 
     given = {"objective": objective, "batch": batch, "lr": lr, "explore": explore}
     settings: dict[str, Any] = {"seed": seed, **{k: v for k, v in given.items() if v is not None}}
-    recipe = {"env": env, "data": str(Path(data).resolve()) if data is not None else None, "options": _options(option), "settings": settings}
+    recipe = {
+        "env": env,
+        "data": str(Path(data).resolve()) if data is not None else None,
+        "options": _options(option),
+        "settings": settings,
+    }
     file = out / "fit.json"
     if file.is_file():
         old = json.loads(file.read_text(encoding="utf-8"))
         if {k: old[k] for k in recipe} != recipe:
             from assay.gflownets.errors import CheckpointMismatch
 
-            raise CheckpointMismatch(f"{out} holds another fit ({old['env']}, {old['settings']}); choose another folder or repeat its settings")
+            raise CheckpointMismatch(
+                f"{out} holds another fit ({old['env']}, {old['settings']}); choose another folder or repeat "
+                f"its settings"
+            )
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({**recipe, "steps": steps}, indent=2), encoding="utf-8")
     _train(out, steps, every, Console())
@@ -110,9 +130,13 @@ def _train(folder: Path, steps: int, every: int, console: Any) -> None:
         bar = progress.add_task("training", total=steps, completed=gfn.steps)
 
         def each(model: Any, log: Any) -> None:
-            progress.update(bar, completed=model.steps, description=f"loss {log.loss[-1]:.3g}, log R {log.log_r[-1]:.3f}")
+            progress.update(
+                bar, completed=model.steps, description=f"loss {log.loss[-1]:.3g}, log R {log.log_r[-1]:.3f}"
+            )
 
-        gfn.fit(steps, eval_every=min(100, every), callback=each, checkpoint=folder / "training.npz", checkpoint_every=every)
+        gfn.fit(
+            steps, eval_every=min(100, every), callback=each, checkpoint=folder / "training.npz", checkpoint_every=every
+        )
     console.print(str(gfn.report()), markup=False)
     console.print(f"\nsaved in {folder.resolve()}", markup=False)
 
@@ -134,7 +158,9 @@ def resume(
 def sample(
     folder: Folder,
     n: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 1000,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="JSON lines are appended here; otherwise printed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="JSON lines are appended here; otherwise printed.")
+    ] = None,
 ) -> None:
     """Objects with log rewards and importance weights, as JSON lines."""
     _, gfn, _ = _open(folder)
@@ -182,4 +208,6 @@ def check_environment(
         raise GFlowNetError(f"{target} cannot be imported: {error}") from error
     env = found if isinstance(found, Environment) else found()
     report = check_env(env, walks=walks)
-    typer.echo(f"{type(env).__name__} is sound: {report.walks} walks, {report.states} states, longest {report.longest} steps")
+    typer.echo(
+        f"{type(env).__name__} is sound: {report.walks} walks, {report.states} states, longest {report.longest} steps"
+    )

@@ -60,7 +60,8 @@ class Temperature(NamedTuple):
 
 
 class Preference(NamedTuple):
-    """Interpolates between a flat reward (c = 0) and the environment's (c = 1): log R(x | c) = log((1 - c) + c R(x))."""
+    """Interpolates between a flat reward (c = 0) and the environment's (c = 1): log R(x | c) = log((1 - c) + c
+    R(x))."""
 
     @property
     def size(self) -> int:

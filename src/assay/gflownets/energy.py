@@ -72,7 +72,9 @@ def learn_couplings(
     if not 1 <= depth <= sites:
         raise GFlowNetError(f"back must lie between 1 and {sites}, not {back}")
     env = Ising(np.zeros((sites, sites)))
-    trainer = Trainer(env, "tb", "mlp", Config(batch=batch, lr=1e-3, log_z_lr=0.1, explore=0.05, net=net_options or {"hidden": 128}))
+    trainer = Trainer(
+        env, "tb", "mlp", Config(batch=batch, lr=1e-3, log_z_lr=0.1, explore=0.05, net=net_options or {"hidden": 128})
+    )
     rows = jnp.asarray(data.astype(np.int8))
     eye = jnp.eye(sites)
 

@@ -29,7 +29,8 @@ class NotEnumerable(GFlowNetError):
     def __init__(self, size: int | float, limit: int) -> None:
         self.size = size
         super().__init__(
-            f"the state space has more than {limit:,} states (at least {size:,} were found); raise limit=, take a smaller "
+            f"the state space has more than {limit:,} states (at least {size:,} were found); raise limit=, take "
+            f"a smaller "
             "space, or use the sampled figures (log_z_bounds, elbo, correlation), which need no enumeration"
         )
 

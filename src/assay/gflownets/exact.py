@@ -1,7 +1,7 @@
 """Exact answers for spaces that can be enumerated: the state graph, log Z, and distributions by dynamic programming.
 
-A graph is enumerated once, layer by layer; every evaluation after that is one pass of the policy over the states and one pass over
-the edges in topological order. All sums are float64.
+A graph is enumerated once, layer by layer; every evaluation after that is one pass of the policy over the states and
+one pass over the edges in topological order. All sums are float64.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class StateGraph:
                 break
             taken = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], now)
             child, back = move(arrays, _padded(taken), _padded(acts.astype(np.int32)))
-            child, back = jax.tree.map(lambda leaf, n=len(rows): np.asarray(leaf)[:n], (child, back))
+            child, back = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[: len(rows)], (child, back))
             keys = env.keys(child)
             unique, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
             ids, fresh = np.empty(len(unique), np.int64), []
@@ -108,7 +108,13 @@ class StateGraph:
         self._finish(states, done, *edges)
 
     def _finish(
-        self, states: State, done: np.ndarray, parent: np.ndarray, action: np.ndarray, child: np.ndarray, back: np.ndarray
+        self,
+        states: State,
+        done: np.ndarray,
+        parent: np.ndarray,
+        action: np.ndarray,
+        child: np.ndarray,
+        back: np.ndarray,
     ) -> None:
         n = len(done)
         layer = np.zeros(n, np.int64)
@@ -141,7 +147,8 @@ class StateGraph:
         return len(self.done)
 
     def __repr__(self) -> str:
-        return f"StateGraph({type(self.env).__name__}: {len(self):,} states, {len(self.parent):,} edges, {self.n_terminal:,} terminal)"
+        return f"StateGraph({type(self.env).__name__}: {len(self):,} states, {len(self.parent):,} edges, "
+        f"{self.n_terminal:,} terminal)"
 
     @property
     def n_terminal(self) -> int:
@@ -202,7 +209,9 @@ class StateGraph:
         scores = self._scores(net, condition, block, forward=True)
         return scores[self.parent, self.action].astype(np.float64)
 
-    def log_pb(self, net: Any = None, kind: str = "uniform", condition: Any = None, block: int = 8192) -> Float[np.ndarray, " edges"]:
+    def log_pb(
+        self, net: Any = None, kind: str = "uniform", condition: Any = None, block: int = 8192
+    ) -> Float[np.ndarray, " edges"]:
         """log P_B of every edge."""
         if kind == "uniform":
             return -np.log(np.bincount(self.child, minlength=len(self)))[self.child]
@@ -221,7 +230,9 @@ class StateGraph:
             size = len(jax.tree.leaves(part)[0])
             part = _padded(part, block if len(self) > block else None)
             rows = jax.tree.leaves(part)[0].shape[0]
-            code = None if condition is None else jnp.broadcast_to(jnp.asarray(condition), (rows, np.shape(condition)[-1]))
+            code = (
+                None if condition is None else jnp.broadcast_to(jnp.asarray(condition), (rows, np.shape(condition)[-1]))
+            )
             out[start : start + size] = np.asarray(run(self.env, net, part, code, kind))[:size]
         return out
 
@@ -313,9 +324,14 @@ class StateGraph:
         lengths = np.array([len(path) for path in paths], np.int32)
         states = jax.tree.map(lambda leaf: jnp.asarray(leaf[rows]), self.states)
         return Trajectories(
-            states, jnp.asarray(actions), jnp.asarray(backs), jnp.asarray(lengths), jnp.asarray(log_r), None,
+            states,
+            jnp.asarray(actions),
+            jnp.asarray(backs),
+            jnp.asarray(lengths),
+            jnp.asarray(log_r),
+            None,
             jnp.arange(len(paths), dtype=jnp.int32),
-        )  # fmt: skip
+        )
 
     def potentials(self) -> Float[np.ndarray, " states"]:
         """The environment's potential of every state, float64."""
@@ -324,7 +340,8 @@ class StateGraph:
             return np.asarray(jax.jit(jax.vmap(env.potential))(self.states), np.float64)
 
     def tables(self, log_pb: Float[np.ndarray, " edges"] | None = None) -> dict[str, np.ndarray]:
-        """The exact flow as tables, float64: ``score`` (log edge flow), ``log_pb`` [edges], ``log_flow``, ``potential`` [states]."""
+        """The exact flow as tables, float64: ``score`` (log edge flow), ``log_pb`` [edges], ``log_flow``,
+        ``potential`` [states]."""
         back = self.log_pb() if log_pb is None else log_pb
         flow = self.log_flow(back)
         return {"score": flow[self.child] + back, "log_pb": back, "log_flow": flow, "potential": self.potentials()}
@@ -332,7 +349,8 @@ class StateGraph:
     def evaluate(self, tables: dict[str, Any], paths: list[list[int]], steps: int | None = None) -> Evaluation:
         """An `Evaluation` of paths from tables over edges and states, differentiable in the tables.
 
-        ``log_flow`` is replaced by log R in terminal states; ``score`` is normalised over the legal actions of each state.
+        ``log_flow`` is replaced by log R in terminal states; ``score`` is normalised over the legal actions of each
+        state.
         """
         T = self.env.max_steps if steps is None else steps
         B = len(paths)
@@ -358,10 +376,17 @@ class StateGraph:
         at = np.arange(T + 1)[:, None]
         flow = jnp.where(at >= lengths, jnp.where(at == lengths, log_r, 0.0), jnp.asarray(tables["log_flow"])[state])
         return Evaluation(
-            jnp.where(step, log_pf[edge], 0.0), jnp.where(step, jnp.asarray(tables["log_pb"])[edge], 0.0), flow,
-            jnp.where(step, score[edge], 0.0), soft[state], stop[state], jnp.asarray(tables["potential"])[state],
-            jnp.asarray(step), jnp.asarray(last), log_r,
-        )  # fmt: skip
+            jnp.where(step, log_pf[edge], 0.0),
+            jnp.where(step, jnp.asarray(tables["log_pb"])[edge], 0.0),
+            flow,
+            jnp.where(step, score[edge], 0.0),
+            soft[state],
+            stop[state],
+            jnp.asarray(tables["potential"])[state],
+            jnp.asarray(step),
+            jnp.asarray(last),
+            log_r,
+        )
 
     def inflow(self, score: Any) -> Any:
         """Log of the summed edge flows into each state, from scores of edges; 0 at the source."""

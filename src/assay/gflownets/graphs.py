@@ -18,8 +18,8 @@ _COUNTS = {1: 1, 2: 3, 3: 25, 4: 543, 5: 29_281, 6: 3_781_503}
 def all_parents(d: int) -> Int[np.ndarray, "graphs d"]:
     """Parent sets (bit masks) of every DAG over d variables.
 
-    Graphs grow node by node in the order of their last sink: each DAG is met once, as a product of parent sets whose graph has
-    no cycle. Acyclicity is tested for all graphs at once, by taking sources away.
+    Graphs grow node by node in the order of their last sink: each DAG is met once, as a product of parent sets whose
+    graph has no cycle. Acyclicity is tested for all graphs at once, by taking sources away.
 
     Raises
     ------

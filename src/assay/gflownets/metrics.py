@@ -1,7 +1,8 @@
-"""Figures: distances to an exact distribution, bounds on log Z, correlations, modes, diversity. Arrays in, a `Figure` out.
+"""Figures: distances to an exact distribution, bounds on log Z, correlations, modes, diversity. Arrays in, a
+`Figure` out.
 
-Distributions are arrays of probabilities over the same terminal states, float64. Every figure says on how much it rests and what
-it costs.
+Distributions are arrays of probabilities over the same terminal states, float64. Every figure says on how much it
+rests and what it costs.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def l1(p: Probabilities, q: Probabilities) -> Figure:
 
 
 def mean_l1(p: Probabilities, q: Probabilities) -> Figure:
-    """Mean of absolute differences: what torchgfn calls the L1 distance; the sum divided by the number of terminal states."""
+    """Mean of absolute differences: what torchgfn calls the L1 distance; the sum divided by the number of terminal
+    states."""
     _same(p, q)
     return Figure(float(np.abs(p - q).mean()), len(p), "exact")
 
@@ -93,7 +95,9 @@ def empirical(numbers: Int[np.ndarray, " samples"], size: int, last: int = 200_0
     return np.bincount(numbers, minlength=size) / len(numbers)
 
 
-def marginals(p: Probabilities, coordinates: Int[np.ndarray, "terminal dim"], axes: tuple[int, int]) -> Float[np.ndarray, "a b"]:
+def marginals(
+    p: Probabilities, coordinates: Int[np.ndarray, "terminal dim"], axes: tuple[int, int]
+) -> Float[np.ndarray, "a b"]:
     """Two-dimensional marginal of a distribution over cells."""
     a, b = (coordinates[:, axis] for axis in axes)
     out = np.zeros((a.max() + 1, b.max() + 1))
@@ -135,8 +139,9 @@ class Bounds(NamedTuple):
 def log_z_bounds(log_w: Float[np.ndarray, " n"]) -> Bounds:
     """Bounds from log weights log R + log P_B - log P_F of trajectories of the policy.
 
-    The mean is below log Z in expectation (ELBO). The upper bound is E of the log weight over the target, whose samples are the
-    same trajectories weighted by w: consistent, and biased downwards while few samples carry the weight (`effective_samples`).
+    The mean is below log Z in expectation (ELBO). The upper bound is E of the log weight over the target, whose
+    samples are the same trajectories weighted by w: consistent, and biased downwards while few samples carry the
+    weight (`effective_samples`).
     """
     log_w = np.asarray(log_w, np.float64)
     n = len(log_w)
@@ -177,7 +182,9 @@ def correlation(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"], kind: st
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return Figure(math.nan, len(a), "cheap")
     found = stats.pearsonr(a, b) if kind == "pearson" else stats.spearmanr(a, b)
-    return Figure(float(found.statistic), len(a), "cheap", float((1 - found.statistic**2) / math.sqrt(max(len(a) - 1, 1))))
+    return Figure(
+        float(found.statistic), len(a), "cheap", float((1 - found.statistic**2) / math.sqrt(max(len(a) - 1, 1)))
+    )
 
 
 def mean_reward_error(log_r: Float[np.ndarray, " n"], exact: float, window: int = 10_000) -> Figure:
@@ -187,7 +194,9 @@ def mean_reward_error(log_r: Float[np.ndarray, " n"], exact: float, window: int 
     return Figure(float(abs(reward.mean() - exact) / exact), len(reward), "cheap", se)
 
 
-def distinct(objects: Sequence[Any], log_r: Float[np.ndarray, " n"]) -> tuple[list[Any], Float[np.ndarray, " distinct"]]:
+def distinct(
+    objects: Sequence[Any], log_r: Float[np.ndarray, " n"]
+) -> tuple[list[Any], Float[np.ndarray, " distinct"]]:
     """Each object once, best first."""
     best: dict[Any, float] = {}
     for item, value in zip(objects, np.asarray(log_r, np.float64).tolist(), strict=True):
@@ -216,7 +225,10 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def top_k(
-    objects: Sequence[Any], log_r: Float[np.ndarray, " n"], k: int = 100, distance: Callable[[Any, Any], float] = hamming
+    objects: Sequence[Any],
+    log_r: Float[np.ndarray, " n"],
+    k: int = 100,
+    distance: Callable[[Any, Any], float] = hamming,
 ) -> tuple[Figure, Figure]:
     """Mean reward of the k best distinct objects, and their mean pairwise distance."""
     best, values = distinct(objects, log_r)
@@ -239,9 +251,14 @@ def modes_found(
 
 
 def distinct_modes(
-    objects: Sequence[Any], log_r: Float[np.ndarray, " n"], least: float, separation: float, distance: Callable[[Any, Any], float] = hamming
+    objects: Sequence[Any],
+    log_r: Float[np.ndarray, " n"],
+    least: float,
+    separation: float,
+    distance: Callable[[Any, Any], float] = hamming,
 ) -> list[Any]:
-    """Objects with log reward of at least ``least`` that lie more than ``separation`` from every better one taken before."""
+    """Objects with log reward of at least ``least`` that lie more than ``separation`` from every better one taken
+    before."""
     taken: list[Any] = []
     best, values = distinct(objects, log_r)
     for item, value in zip(best, values, strict=True):
@@ -256,14 +273,17 @@ def distinct_modes(
 
 
 class GraphMarginals(NamedTuple):
-    """Posterior probabilities ``float64[d, d]`` that i -> j is an edge, that a path leads from i to j, that i is in the Markov blanket of j."""
+    """Posterior probabilities ``float64[d, d]`` that i -> j is an edge, that a path leads from i to j, that i is in
+    the Markov blanket of j."""
 
     edge: Float[np.ndarray, "d d"]
     path: Float[np.ndarray, "d d"]
     markov: Float[np.ndarray, "d d"]
 
 
-def graph_marginals(adjacency: Bool[np.ndarray, "n d d"], weight: Float[np.ndarray, " n"] | None = None) -> GraphMarginals:
+def graph_marginals(
+    adjacency: Bool[np.ndarray, "n d d"], weight: Float[np.ndarray, " n"] | None = None
+) -> GraphMarginals:
     """Marginals over graphs (samples, or all graphs with their probabilities)."""
     graphs = np.asarray(adjacency, bool)
     n, d, _ = graphs.shape
@@ -285,7 +305,9 @@ def marginal_correlation(a: Float[np.ndarray, "d d"], b: Float[np.ndarray, "d d"
 # -- trees and spins -------------------------------------------------------------------------------------------------
 
 
-def tree_diversity(newicks: Sequence[str], names: Sequence[str], pairs: int = 1000, rng: np.random.Generator | None = None) -> Figure:
+def tree_diversity(
+    newicks: Sequence[str], names: Sequence[str], pairs: int = 1000, rng: np.random.Generator | None = None
+) -> Figure:
     """Mean Robinson-Foulds distance of random pairs of trees."""
     from assay.gflownets.phylogeny import splits
 

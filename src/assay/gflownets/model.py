@@ -86,9 +86,11 @@ class Report(NamedTuple):
         b = self.bounds
         lines = [
             f"updates          {self.steps:,} ({self.seconds:.1f} s)",
-            f"log Z            {self.log_z:.4f}" + ("" if self.exact_log_z is None else f" (exact {self.exact_log_z:.4f})"),
+            f"log Z            {self.log_z:.4f}"
+            + ("" if self.exact_log_z is None else f" (exact {self.exact_log_z:.4f})"),
             f"bounds           {b.lower.value:.4f} +- {b.lower.se:.4f} .. {b.upper.value:.4f} +- {b.upper.se:.4f}",
-            f"log Z, weighted  {b.log_z.value:.4f} +- {b.log_z.se:.4f} ({b.effective_samples:.0f} effective of {b.lower.n})",
+            f"log Z, weighted  {b.log_z.value:.4f} +- {b.log_z.se:.4f} ({b.effective_samples:.0f} effective of "
+            f"{b.lower.n})",
             f"total variation  at most about {b.total_variation.value:.4f} +- {b.total_variation.se:.4f}"
             + ("" if self.total_variation is None else f" (exact {self.total_variation:.4f})"),
             f"log reward       mean {self.mean_log_r:.4f}, best {self.best_log_r:.4f}",
@@ -103,7 +105,8 @@ class GFlowNet:
     ----------
     env : Environment
     objective : str or Objective
-        ``tb``, ``vargrad``, ``subtb``, ``db``, ``fm``, ``fldb``, ``flsubtb``, ``mdb``, ``soft_dqn``, ``munchausen_dqn``, ``rtb``.
+        ``tb``, ``vargrad``, ``subtb``, ``db``, ``fm``, ``fldb``, ``flsubtb``, ``mdb``, ``soft_dqn``,
+        ``munchausen_dqn``, ``rtb``.
     net : str or network
         ``mlp``, ``transformer``, ``causal``, ``pairs``, ``graph``, or a module with their methods.
     backward : {"uniform", "learned", "maxent", "tlm", "pessimistic"}
@@ -120,8 +123,8 @@ class GFlowNet:
     objective_options : dict, optional
         Such as ``{"lam": 0.9}``.
     **settings
-        Further fields of `Config`: ``batch``, ``lr``, ``log_z_lr``, ``weight_decay``, ``clip``, ``temperature``, ``log_z``,
-        ``target_tau``, ``target_every``, ``recent``, ``local_search``.
+        Further fields of `Config`: ``batch``, ``lr``, ``log_z_lr``, ``weight_decay``, ``clip``, ``temperature``,
+        ``log_z``, ``target_tau``, ``target_every``, ``recent``, ``local_search``.
 
     Examples
     --------
@@ -149,9 +152,19 @@ class GFlowNet:
     ) -> None:
         unknown = set(settings) - {f.name for f in dataclasses.fields(Config)}
         if unknown:
-            raise GFlowNetError(f"there is no setting {sorted(unknown)}; there is {', '.join(f.name for f in dataclasses.fields(Config))}")
+            raise GFlowNetError(
+                f"there is no setting {sorted(unknown)}; there is "
+                f"{', '.join(f.name for f in dataclasses.fields(Config))}"
+            )
         replay = Replay(buffer) if isinstance(buffer, str) else buffer
-        self.config = Config(backward=backward, explore=explore, replay=replay, condition=condition, net=dict(net_options or {}), **settings)
+        self.config = Config(
+            backward=backward,
+            explore=explore,
+            replay=replay,
+            condition=condition,
+            net=dict(net_options or {}),
+            **settings,
+        )
         self.objective = make_objective(objective, **(objective_options or {}))
         self.net, self.prior, self.seed = net, prior, seed
         self.trainer = Trainer(env, self.objective, net, self.config, prior)
@@ -198,7 +211,8 @@ class GFlowNet:
         eval_every, callback
             ``callback(self, log)`` after every ``eval_every`` updates; it may return True to stop.
         checkpoint : path, optional
-            File to save into every ``checkpoint_every`` updates. If it is there already, training goes on from it, to the last bit.
+            File to save into every ``checkpoint_every`` updates. If it is there already, training goes on from it,
+            to the last bit.
 
         Raises
         ------
@@ -213,7 +227,9 @@ class GFlowNet:
             self._configure(batch=batch)
         if checkpoint is not None and Path(checkpoint).exists():
             self.load(checkpoint)
-        every = min(x for x in (eval_every, checkpoint_every if checkpoint is not None else None, 2**31) if x is not None)
+        every = min(
+            x for x in (eval_every, checkpoint_every if checkpoint is not None else None, 2**31) if x is not None
+        )
         saved = self.steps
 
         def each(state: TrainState, log: Log) -> Any:
@@ -221,7 +237,11 @@ class GFlowNet:
             self.state = state
             self.history.append(log)
             self.seconds += time.perf_counter() - self._clock
-            done = callback(self, log) if callback is not None and (eval_every is None or self.steps % eval_every == 0) else None
+            done = (
+                callback(self, log)
+                if callback is not None and (eval_every is None or self.steps % eval_every == 0)
+                else None
+            )
             if checkpoint is not None and (self.steps - saved >= checkpoint_every or self.steps >= steps):
                 self.save(checkpoint)
                 saved = self.steps
@@ -235,7 +255,9 @@ class GFlowNet:
             kept = jax.tree.map(np.array, self.state)
             try:
                 if every < steps - start or callback is not None or checkpoint is not None:
-                    self.state, _ = self.trainer.run(self.state, steps - start, each=each, every=min(every, steps - start))
+                    self.state, _ = self.trainer.run(
+                        self.state, steps - start, each=each, every=min(every, steps - start)
+                    )
                 else:
                     self.state, log = self.trainer.run(self.state, steps - start)
                     self.history.append(log)
@@ -256,7 +278,8 @@ class GFlowNet:
         self.trainer, self.state = fresh, self.state._replace(buffer=buffer)
 
     def ask(self, n: int) -> list[Any]:
-        """Distinct objects to measure next, none that was told before; fewer than ``n`` if the policy repeats itself."""
+        """Distinct objects to measure next, none that was told before; fewer than ``n`` if the policy repeats
+        itself."""
         known = set(self._data[0])
         found: dict[Any, None] = {}
         for _ in range(20):
@@ -292,7 +315,10 @@ class GFlowNet:
         assert buffer is not None
         self.state = self.state._replace(
             buffer=buffer._replace(
-                terminal=states, log_r=jnp.asarray(self._data[1], jnp.result_type(float)), size=jnp.int32(n), next=jnp.int32(0)
+                terminal=states,
+                log_r=jnp.asarray(self._data[1], jnp.result_type(float)),
+                size=jnp.int32(n),
+                next=jnp.int32(0),
             )
         )
         return self
@@ -314,7 +340,9 @@ class GFlowNet:
             raise GFlowNetError("this policy is conditional: say condition=")
         return rule.encode(jnp.full(n, value, jnp.result_type(float)))
 
-    def sample(self, n: int, *, condition: float | None = None, temperature: float = 1.0, seed: int | None = None) -> Samples:
+    def sample(
+        self, n: int, *, condition: float | None = None, temperature: float = 1.0, seed: int | None = None
+    ) -> Samples:
         """Draw objects, without exploration.
 
         Parameters
@@ -332,7 +360,9 @@ class GFlowNet:
         parts = []
         for i in range(-(-n // _BLOCK)):
             code = self._condition(condition, _BLOCK)
-            traj, pf, pb = _sample(self.env, self.model.net, jax.random.fold_in(key, i), temperature, code, self.trainer.kind)
+            traj, pf, pb = _sample(
+                self.env, self.model.net, jax.random.fold_in(key, i), temperature, code, self.trainer.kind
+            )
             reward = getattr(self.env, "reward", None)
             if hasattr(reward, "raise_pending"):
                 reward.raise_pending()
@@ -352,7 +382,9 @@ class GFlowNet:
                     file.write(json.dumps({"object": item, "log_reward": r, "log_weight": w}) + "\n")
                 file.flush()
 
-    def log_prob(self, objects: Sequence[Any], n: int = 10, *, condition: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def log_prob(
+        self, objects: Sequence[Any], n: int = 10, *, condition: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """log p(x) of objects and its standard error, from ``n`` backward trajectories each.
 
         p(x) = E over P_B(tau | x) of P_F(tau) / P_B(tau | x).
@@ -366,7 +398,9 @@ class GFlowNet:
         rounds = []
         for i in range(n):
             key = jax.random.fold_in(jax.random.key(self.seed), 9_000_011 + i)
-            rounds.append(np.asarray(_weigh(self.env, self.model.net, key, states, log_r, code, self.trainer.kind)[0], np.float64))
+            rounds.append(
+                np.asarray(_weigh(self.env, self.model.net, key, states, log_r, code, self.trainer.kind)[0], np.float64)
+            )
         w = np.stack(rounds)
         top = w.max(0)
         scaled = np.exp(w - top)
@@ -380,7 +414,9 @@ class GFlowNet:
         states = self.env.states_of(objects)
         code = self._condition(condition, len(objects))
         values = np.asarray(log_r, np.float64)
-        ratio = _weigh(self.env, self.model.net, key, states, jnp.asarray(values, jnp.result_type(float)), code, self.trainer.kind)[0]
+        ratio = _weigh(
+            self.env, self.model.net, key, states, jnp.asarray(values, jnp.result_type(float)), code, self.trainer.kind
+        )[0]
         return values - np.asarray(ratio, np.float64)
 
     def log_z_bounds(self, n: int = 2048, *, condition: float | None = None) -> Bounds:
@@ -426,7 +462,9 @@ class GFlowNet:
         graph = self.graph()
         log_r = graph.log_r
         if condition is not None:
-            log_r = np.asarray(self.config.condition.reward(jnp.asarray(log_r), jnp.full(len(log_r), condition)), np.float64)
+            log_r = np.asarray(
+                self.config.condition.reward(jnp.asarray(log_r), jnp.full(len(log_r), condition)), np.float64
+            )
         target = np.exp(log_r - log_r.max())
         return total_variation(self.distribution(condition=condition), target / target.sum()).value
 
@@ -438,9 +476,15 @@ class GFlowNet:
             distance = self.total_variation(condition=condition)
             exact = self._graph.log_z if condition is None else None
         return Report(
-            self.steps, self.seconds, self.log_z_at(condition), log_z_bounds(found.log_w), float(found.log_r.mean()),
-            float(found.log_r.max()), distance, exact,
-        )  # fmt: skip
+            self.steps,
+            self.seconds,
+            self.log_z_at(condition),
+            log_z_bounds(found.log_w),
+            float(found.log_r.mean()),
+            float(found.log_r.max()),
+            distance,
+            exact,
+        )
 
     def recent(self) -> tuple[State, int]:
         """The last terminal states of training (``recent=`` of the settings), and how many there are."""
@@ -454,20 +498,23 @@ class GFlowNet:
     @property
     def identity(self) -> str:
         """A hash of environment, objective, network and settings."""
-        env = self.env
-        static = [_plain(leaf) for leaf in jax.tree.leaves(self.trainer.env_static, is_leaf=lambda x: x is None)]
         net = self.net if isinstance(self.net, str) else type(self.net).__qualname__
-        return checkpoint.digest(
-            type(env).__qualname__, self.trainer.env_arrays, static, repr(self.objective), net, repr(self.config), self.seed
-        )
+        parts = (described(self.env), self.trainer.env_arrays, repr(self.objective), net, repr(self.config), self.seed)
+        return checkpoint.digest(*parts)
 
     def save(self, path: str | Path) -> None:
-        """Write the whole training state (parameters, optimiser, buffer, target network, position of the random numbers)."""
+        """Write the whole training state (parameters, optimiser, buffer, target network, position of the random
+        numbers)."""
         log = {name: [float(x) for part in self.history for x in np.ravel(getattr(part, name))] for name in Log._fields}
         about = {
-            "identity": self.identity, "title": f"{type(self.env).__name__}, {type(self.objective).__name__}, {self.net if isinstance(self.net, str) else type(self.net).__name__}",
-            "steps": self.steps, "seconds": self.seconds, "draws": self._draws, "log": log,
-        }  # fmt: skip
+            "identity": self.identity,
+            "title": f"{type(self.env).__name__}, {type(self.objective).__name__}, "
+            f"{self.net if isinstance(self.net, str) else type(self.net).__name__}",
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "draws": self._draws,
+            "log": log,
+        }
         checkpoint.save(path, self.state, about)
 
     def load(self, path: str | Path) -> GFlowNet:
@@ -488,19 +535,29 @@ class GFlowNet:
         return np.concatenate([np.ravel(part.loss) for part in self.history]) if self.history else np.zeros(0)
 
 
-def _plain(value: Any) -> str:
-    return getattr(value, "__qualname__", None) or (repr(value) if isinstance(value, (int, float, str, bool, tuple)) else type(value).__qualname__)
+def described(value: Any) -> str:
+    """Everything of an environment but its arrays, as text that is the same in every process (no addresses)."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [f"{f.name}={described(getattr(value, f.name))}" for f in dataclasses.fields(value)]
+        return f"{type(value).__qualname__}({', '.join(parts)})"
+    if isinstance(value, (int, float, str, bool, tuple, type(None))):
+        return repr(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 @eqx.filter_jit
-def _sample(env: Environment, net: Any, key: Array, temperature: float, condition: Any, kind: str) -> tuple[Trajectories, Array, Array]:
+def _sample(
+    env: Environment, net: Any, key: Array, temperature: float, condition: Any, kind: str
+) -> tuple[Trajectories, Array, Array]:
     traj = forward(env, net, key, _BLOCK, temperature=temperature, condition=condition)
     e = evaluate(env, net, traj, Needs(), kind)
     return traj, e.log_pf.sum(0), e.log_pb.sum(0)
 
 
 @eqx.filter_jit
-def _weigh(env: Environment, net: Any, key: Array, states: State, log_r: Array, condition: Any, kind: str) -> tuple[Array, Array]:
+def _weigh(
+    env: Environment, net: Any, key: Array, states: State, log_r: Array, condition: Any, kind: str
+) -> tuple[Array, Array]:
     traj = backward(env, net, key, states, log_r, kind=kind, condition=condition)
     e = evaluate(env, net, traj, Needs(), kind)
     return e.log_pf.sum(0) - e.log_pb.sum(0), traj.lengths

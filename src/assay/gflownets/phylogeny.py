@@ -15,9 +15,25 @@ from assay.gflownets.errors import BadAlignment, DuplicateTaxa, GFlowNetError
 
 A, C, G, T, GAP = 1, 2, 4, 8, 16
 CODES = {
-    "A": A, "C": C, "G": G, "T": T, "U": T, "R": A | G, "Y": C | T, "S": C | G, "W": A | T, "K": G | T, "M": A | C, "B": C | G | T,
-    "D": A | G | T, "H": A | C | T, "V": A | C | G, "N": 15, "?": 15, "X": 15,
-}  # fmt: skip
+    "A": A,
+    "C": C,
+    "G": G,
+    "T": T,
+    "U": T,
+    "R": A | G,
+    "Y": C | T,
+    "S": C | G,
+    "W": A | T,
+    "K": G | T,
+    "M": A | C,
+    "B": C | G | T,
+    "D": A | G | T,
+    "H": A | C | T,
+    "V": A | C | G,
+    "N": 15,
+    "?": 15,
+    "X": 15,
+}
 
 
 class Alignment(NamedTuple):
@@ -44,7 +60,9 @@ def read_alignment(path: str | Path, *, gaps: str = "state") -> Alignment:
     if gaps not in ("state", "missing"):
         raise GFlowNetError(f"gaps must be 'state' or 'missing', not {gaps!r}")
     raw = Path(path).read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8", errors="replace").replace("\r", "\n")
+    text = (
+        (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8", errors="replace").replace("\r", "\n")
+    )
     head = text.lstrip()[:6].upper()
     if head.startswith(">"):
         records = _fasta(text)
@@ -69,11 +87,14 @@ def alignment(records: Sequence[tuple[str, str]], *, gaps: str = "state") -> Ali
     for row, (name, letters) in enumerate(records):
         if len(letters) != length or not length:
             raise BadAlignment(
-                f"record {row + 1} ({name!r}) has {len(letters)} columns, the first one has {length}; align the sequences first"
+                f"record {row + 1} ({name!r}) has {len(letters)} columns, the first one has {length}; align the "
+                f"sequences first"
             )
         for column, letter in enumerate(letters.upper()):
             if letter not in codes:
-                raise BadAlignment(f"record {row + 1} ({name!r}) holds {letter!r} in column {column + 1}, which is no nucleotide code")
+                raise BadAlignment(
+                    f"record {row + 1} ({name!r}) holds {letter!r} in column {column + 1}, which is no nucleotide code"
+                )
             sets[row, column] = codes[letter]
     return Alignment(tuple(names), sets)
 
@@ -94,7 +115,9 @@ def _phylip(text: str) -> list[tuple[str, str]]:
     n, length = int(counts[0]), int(counts[1])
     found: list[list[str]] = []
     for line in lines[1:]:
-        if len(found) < n and (not found or sum(map(len, found[-1][1:])) >= length or len(found) == 0 or " " in line.strip()):
+        if len(found) < n and (
+            not found or sum(map(len, found[-1][1:])) >= length or len(found) == 0 or " " in line.strip()
+        ):
             name, *rest = line.split()
             if len(found) and sum(map(len, found[-1][1:])) < length and not _interleaved(lines, n):
                 found[-1].append("".join(line.split()))
@@ -193,7 +216,7 @@ def robinson_foulds(a: str, b: str, names: Sequence[str]) -> int:
 
 def parsimony(sets: Int[np.ndarray, "taxa sites"], merges: Sequence[tuple[int, int]]) -> int:
     """Mutations of a tree given as merges of slots (Fitch 1971)."""
-    slot = {i: row for i, row in enumerate(np.asarray(sets))}
+    slot = dict(enumerate(np.asarray(sets)))
     total = 0
     for i, j in merges:
         common = slot[i] & slot[j]
@@ -202,7 +225,9 @@ def parsimony(sets: Int[np.ndarray, "taxa sites"], merges: Sequence[tuple[int, i
     return total
 
 
-def greedy_parsimony(sets: Int[np.ndarray, "taxa sites"], rng: np.random.Generator | None = None) -> tuple[int, list[tuple[int, int]]]:
+def greedy_parsimony(
+    sets: Int[np.ndarray, "taxa sites"], rng: np.random.Generator | None = None
+) -> tuple[int, list[tuple[int, int]]]:
     """Join the cheapest pair again and again; ties by the generator, or the first pair.
 
     Returns

@@ -1,4 +1,5 @@
-"""Pictures (matplotlib): a grid's distribution, training curves, posterior edges, log probability against log reward."""
+"""Pictures (matplotlib): a grid's distribution, training curves, posterior edges, log probability against log
+reward."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def plot_grid(
-    distributions: Mapping[str, Float[np.ndarray, " terminal"]], coordinates: Int[np.ndarray, "terminal dim"], axes: tuple[int, int] = (0, 1)
+    distributions: Mapping[str, Float[np.ndarray, " terminal"]],
+    coordinates: Int[np.ndarray, "terminal dim"],
+    axes: tuple[int, int] = (0, 1),
 ) -> Figure:
     """Two-dimensional marginals side by side on one scale.
 
@@ -46,7 +49,11 @@ def plot_grid(
 
 
 def plot_curves(
-    curves: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]], y_label: str, *, x_label: str = "seconds of training", log: bool = False
+    curves: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]],
+    y_label: str,
+    *,
+    x_label: str = "seconds of training",
+    log: bool = False,
 ) -> Figure:
     """Mean over seeds with the range of a 95 % t-interval.
 
@@ -90,7 +97,15 @@ def plot_edges(tables: Mapping[str, Float[np.ndarray, "d d"]], names: Sequence[s
         panel.imshow(table, cmap="Blues", vmin=0, vmax=1)
         for i, j in np.ndindex(table.shape):
             if i != j:
-                panel.text(j, i, f"{table[i, j]:.2f}", ha="center", va="center", fontsize=7, color="white" if table[i, j] > 0.6 else "black")
+                panel.text(
+                    j,
+                    i,
+                    f"{table[i, j]:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color="white" if table[i, j] > 0.6 else "black",
+                )
         panel.set_xticks(range(len(names)), list(names), rotation=45, ha="right", fontsize=7)
         panel.set_yticks(range(len(names)), list(names), fontsize=7)
         panel.set_title(title, fontsize=10, loc="left")

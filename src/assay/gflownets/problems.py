@@ -15,7 +15,15 @@ from assay.gflownets.envs import Sequence as SequenceEnv
 from assay.gflownets.errors import GFlowNetError, NonPositiveReward
 from assay.gflownets.graphs import Posterior, adjacency, exact_posterior
 from assay.gflownets.model import GFlowNet
-from assay.gflownets.rewards import BitModes, HostReward, KmerProxy, TokenTable, bde_table, bge_table, linear_gaussian_table
+from assay.gflownets.rewards import (
+    BitModes,
+    HostReward,
+    KmerProxy,
+    TokenTable,
+    bde_table,
+    bge_table,
+    linear_gaussian_table,
+)
 from assay.gflownets.rewards.dag import with_prior
 from assay.gflownets.rewards.sequence import bit_modes
 
@@ -50,8 +58,8 @@ class SequenceProblem(Problem):
     alphabet : str or sequence of str
     max_len : int
     reward : callable
-        ``list of sequences -> numbers`` in plain Python (called once a batch, equal sequences once); or, with ``jax=True``,
-        ``int32[max_len] tokens -> log R``, compiled in.
+        ``list of sequences -> numbers`` in plain Python (called once a batch, equal sequences once); or, with
+        ``jax=True``, ``int32[max_len] tokens -> log R``, compiled in.
     log : bool
         Whether the function gives log rewards.
     floor : float, optional
@@ -93,7 +101,9 @@ class SequenceProblem(Problem):
             self.env = SequenceEnv(alphabet, max_len, reward, **shape)
         else:
             decode = SequenceEnv(alphabet, max_len, None, **shape).decode
-            self.env = SequenceEnv(alphabet, max_len, HostReward(reward, decode, log=log, floor=floor, cache=cache), **shape)
+            self.env = SequenceEnv(
+                alphabet, max_len, HostReward(reward, decode, log=log, floor=floor, cache=cache), **shape
+            )
         self.defaults = {"objective": "tb", "batch": 32, "lr": 1e-3, "log_z_lr": 0.1}
 
 
@@ -122,7 +132,14 @@ class DAGProblem(Problem):
     env: DAG
 
     def __init__(
-        self, data: Any, score: str = "bge", *, prior: str = "uniform", max_parents: int | None = None, names: Sequence[str] = (), **options: Any
+        self,
+        data: Any,
+        score: str = "bge",
+        *,
+        prior: str = "uniform",
+        max_parents: int | None = None,
+        names: Sequence[str] = (),
+        **options: Any,
     ) -> None:
         columns = getattr(data, "columns", None)
         values = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
@@ -135,8 +152,14 @@ class DAGProblem(Problem):
             try:
                 values = values.astype(np.float64)
             except (TypeError, ValueError) as error:
-                raise GFlowNetError(f"the score {score!r} needs numbers ({error}); use score='bde' for categories") from error
-        self.names = tuple(map(str, columns)) if columns is not None else tuple(names) or tuple(f"x{i}" for i in range(values.shape[1]))
+                raise GFlowNetError(
+                    f"the score {score!r} needs numbers ({error}); use score='bde' for categories"
+                ) from error
+        self.names = (
+            tuple(map(str, columns))
+            if columns is not None
+            else tuple(names) or tuple(f"x{i}" for i in range(values.shape[1]))
+        )
         self.table = with_prior(tables[score](values, **options), prior)
         # only differences matter to the sampler, so each variable's score is counted from its score without parents
         self.env = DAG(self.table - self.table[:, :1], max_parents)
@@ -163,7 +186,9 @@ class DAGProblem(Problem):
         graph = gfn.graph()
         p = gfn.distribution()
         with np.errstate(divide="ignore"):
-            return Posterior(np.asarray(graph.terminal_states.edges), np.log(p), gfn.log_z + self.log_r_empty, self.names)
+            return Posterior(
+                np.asarray(graph.terminal_states.edges), np.log(p), gfn.log_z + self.log_r_empty, self.names
+            )
 
     def all_graphs(self) -> np.ndarray:
         """Adjacency matrices of all graphs over as many variables."""
@@ -196,8 +221,13 @@ class PhyloProblem(Problem):
         self.greedy, _ = greedy_parsimony(found.sets)
         self.env = PhyloTree(found.sets, found.names, 1.02 * self.greedy if C is None else C, scale)
         self.defaults = {
-            "objective": "fldb", "net": "pairs", "batch": 32, "lr": 3e-4, "explore": 0.05, "clip": 10.0,
-        }  # fmt: skip
+            "objective": "fldb",
+            "net": "pairs",
+            "batch": 32,
+            "lr": 3e-4,
+            "explore": 0.05,
+            "clip": 10.0,
+        }
 
     def parsimony(self, log_r: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Mutations of trees with given log rewards."""
@@ -224,7 +254,9 @@ class TableProblem(Problem):
 
     env: TableReward
 
-    def __init__(self, table: Any, *, value: str | None = None, log: bool = False, floor: float | None = None, beta: float = 1.0) -> None:
+    def __init__(
+        self, table: Any, *, value: str | None = None, log: bool = False, floor: float | None = None, beta: float = 1.0
+    ) -> None:
         if isinstance(table, tuple):
             rows, values = list(table[0]), np.asarray(table[1], np.float64)
         else:
@@ -243,7 +275,10 @@ class TableProblem(Problem):
             raised = values if floor is None else np.where(np.isnan(values), values, np.maximum(values, floor))
             if not (np.isfinite(raised) & (raised > 0)).all():
                 bad = int(np.argmin(np.isfinite(raised) & (raised > 0)))
-                raise NonPositiveReward(f"the value of row {bad} ({tuple(rows[bad])!r}) is {values[bad]}; values must be positive. Give floor= or log=True")
+                raise NonPositiveReward(
+                    f"the value of row {bad} ({tuple(rows[bad])!r}) is {values[bad]}; values must be positive. "
+                    f"Give floor= or log=True"
+                )
             values = np.log(raised)
         self.env = TableReward(rows, beta * values)
         self.defaults = {"objective": "tb", "batch": 32}
@@ -285,12 +320,16 @@ def qm9_small(floor_on: str = "gap", mode: str = "prepend_append") -> SequencePr
     """Molecules of five out of eleven blocks (161,051), by predicted gap."""
     from assay.gflownets.data import QM9_BLOCKS, qm9_small_log_reward
 
-    problem = SequenceProblem(QM9_BLOCKS, 5, TokenTable(qm9_small_log_reward(floor_on=floor_on), 11), jax=True, mode=mode)
+    problem = SequenceProblem(
+        QM9_BLOCKS, 5, TokenTable(qm9_small_log_reward(floor_on=floor_on), 11), jax=True, mode=mode
+    )
     problem.defaults.update(lr=5e-4, log_z_lr=0.05)
     return problem
 
 
-def bit_sequences(n: int = 120, k: int = 8, mode: str = "any_order", *, modes: int = 60, beta: float = 3.0, seed: int = 0) -> SequenceProblem:
+def bit_sequences(
+    n: int = 120, k: int = 8, mode: str = "any_order", *, modes: int = 60, beta: float = 3.0, seed: int = 0
+) -> SequenceProblem:
     """Bit sequences of ``n`` bits in words of ``k``, with hidden modes (Malkin et al. 2022).
 
     Raises
@@ -318,7 +357,14 @@ def peptides(max_len: int = 60, min_len: int = 1) -> SequenceProblem:
     return problem
 
 
-def proteins(sequences: Sequence[str], values: Sequence[float], *, alphabet: str = "ACDEFGHIKLMNPQRSTVWY", ridge: float = 10.0, floor: float = 1e-6) -> SequenceProblem:
+def proteins(
+    sequences: Sequence[str],
+    values: Sequence[float],
+    *,
+    alphabet: str = "ACDEFGHIKLMNPQRSTVWY",
+    ridge: float = 10.0,
+    floor: float = 1e-6,
+) -> SequenceProblem:
     """Sequences of fixed length (GFP: 237) with log rewards predicted by a `KmerProxy` regression on measured ones.
 
     Raises
@@ -328,9 +374,18 @@ def proteins(sequences: Sequence[str], values: Sequence[float], *, alphabet: str
     """
     lengths = {len(s) for s in sequences}
     if len(lengths) != 1 or len(sequences) != len(values):
-        raise GFlowNetError(f"measured proteins must have one length and one value each; lengths are {sorted(lengths)[:5]}")
+        raise GFlowNetError(
+            f"measured proteins must have one length and one value each; lengths are {sorted(lengths)[:5]}"
+        )
     length = lengths.pop()
-    proxy = KmerProxy.fit(encode(sequences, alphabet, length), np.asarray(values), len(alphabet), ridge=ridge, floor=floor, regression=True)
+    proxy = KmerProxy.fit(
+        encode(sequences, alphabet, length),
+        np.asarray(values),
+        len(alphabet),
+        ridge=ridge,
+        floor=floor,
+        regression=True,
+    )
     return SequenceProblem(alphabet, length, proxy, jax=True)
 
 
@@ -341,7 +396,9 @@ def encode(sequences: Sequence[str], alphabet: str, length: int) -> Int[np.ndarr
     out = np.full((len(sequences), length), len(alphabet), np.int32)
     for row, text in enumerate(sequences):
         if len(text) > length or not set(text) <= set(alphabet):
-            raise GFlowNetError(f"sequence {row} ({text[:20]!r}...) is longer than {length} or has letters outside {alphabet}")
+            raise GFlowNetError(
+                f"sequence {row} ({text[:20]!r}...) is longer than {length} or has letters outside {alphabet}"
+            )
         out[row, : len(text)] = lookup[np.frombuffer(text.encode(), np.uint8)]
     return out
 

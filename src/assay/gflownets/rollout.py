@@ -1,7 +1,7 @@
 """Trajectories: forward by the policy, backward from terminal states, and what an objective needs to know about them.
 
-Arrays are time-major. Random numbers belong to (update, time step, position in the batch), so that a loop which ends early, a
-smaller bucket, or ``vmap`` over seeds draws the same actions.
+Arrays are time-major. Random numbers belong to (update, time step, position in the batch), so that a loop which ends
+early, a smaller bucket, or ``vmap`` over seeds draws the same actions.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def uniforms(key: Array, steps: int, batch: int) -> Float[Array, "T B"]:
 
 
 def masked_log_softmax(scores: Float[Array, "... A"], mask: Bool[Array, "... A"]) -> Float[Array, "... A"]:
-    """Log softmax over legal entries. Illegal ones get the most negative finite number: -inf would make NaN gradients."""
+    """Log softmax over legal entries. Illegal ones get the most negative finite number: -inf would make NaN
+    gradients."""
     low = jnp.finfo(scores.dtype).min
     safe = jnp.where(mask, scores, low)
     top = jax.lax.stop_gradient(safe.max(-1, keepdims=True))
@@ -134,7 +135,7 @@ def masked_log_softmax(scores: Float[Array, "... A"], mask: Bool[Array, "... A"]
     return jnp.where(mask, shifted - jnp.log(jnp.maximum(total, jnp.finfo(scores.dtype).tiny)), low)
 
 
-def masked_logsumexp(scores: Float[Array, "... A"], mask: Bool[Array, "... A"]) -> Float[Array, "..."]:
+def masked_logsumexp(scores: Float[Array, "... A"], mask: Bool[Array, "... A"]) -> Float[Array, ...]:
     """Log of the sum of exponentials over legal entries; 0 where there is none."""
     top = jax.lax.stop_gradient(jnp.where(mask, scores, -jnp.inf).max(-1))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
@@ -147,8 +148,8 @@ def draw(
 ) -> Int[Array, " B"]:
     """Draw actions from (1 - eps) softmax(scores / temperature) + eps uniform over the legal ones.
 
-    One uniform number an environment decides both whether to explore and what to do; an illegal action has probability 0
-    exactly, and can never be drawn.
+    One uniform number an environment decides both whether to explore and what to do; an illegal action has
+    probability 0 exactly, and can never be drawn.
     """
     low = jnp.finfo(scores.dtype).min
     safe = jnp.where(mask, scores, low) / temperature
@@ -234,7 +235,9 @@ def forward(
     )
     done = jax.vmap(jax.vmap(env.done))(states)
     lengths = (~done[:-1]).sum(0).astype(jnp.int32)
-    return Trajectories(states, actions, bactions, lengths, env.log_rewards(state), condition, jnp.arange(batch, dtype=jnp.int32))
+    return Trajectories(
+        states, actions, bactions, lengths, env.log_rewards(state), condition, jnp.arange(batch, dtype=jnp.int32)
+    )
 
 
 def backward(
@@ -318,7 +321,8 @@ def row_sizes(env: Environment, batch: int, steps: int | None = None, terminal: 
 
 
 def needs_terminal(env: Environment, kind: str) -> bool:
-    """Whether the network must see terminal states: to score backward actions where no stop action ends a trajectory."""
+    """Whether the network must see terminal states: to score backward actions where no stop action ends a
+    trajectory."""
     return kind == "learned" and env.stop_action is None
 
 
@@ -400,7 +404,9 @@ def evaluate(
     log_flow = zero1
     if needs.log_flow:
         at = jnp.arange(T + 1)[:, None]
-        log_flow = jnp.where(at < traj.lengths, spread(net.flow(h)), 0.0) + jnp.where(at == traj.lengths, traj.log_r, 0.0)
+        log_flow = jnp.where(at < traj.lengths, spread(net.flow(h)), 0.0) + jnp.where(
+            at == traj.lengths, traj.log_r, 0.0
+        )
     potential = jax.vmap(jax.vmap(env.potential))(traj.states) if needs.potential else zero1
     return Evaluation(log_pf, log_pb, log_flow, q_taken, soft_value, log_stop, potential, step, last, traj.log_r)
 
@@ -422,20 +428,30 @@ def _log_pb(env: Any, net: Any, traj: Trajectories, kind: str, h: Any, some: Sta
 
 
 class Move(NamedTuple):
-    """Back from terminal states and forward again: where it ended, and the log Metropolis-Hastings ratio without the rewards."""
+    """Back from terminal states and forward again: where it ended, and the log Metropolis-Hastings ratio without the
+    rewards."""
 
     trajectories: Trajectories
     log_ratio: Float[Array, " B"]
 
 
 def back_and_forth(
-    env: Environment, net: Any, key: Array, terminal: State, log_r: Float[Array, " B"], steps: int, *, kind: str = "uniform",
+    env: Environment,
+    net: Any,
+    key: Array,
+    terminal: State,
+    log_r: Float[Array, " B"],
+    steps: int,
+    *,
+    kind: str = "uniform",
     condition: Array | None = None,
 ) -> Move:
-    """Go ``steps`` back by P_B and forward again by P_F (local search, Kim et al. 2024; the proposals of Zhang et al. 2022).
+    """Go ``steps`` back by P_B and forward again by P_F (local search, Kim et al. 2024; the proposals of Zhang et
+    al. 2022).
 
-    The proposal x' is accepted with probability min(1, R(x') / R(x) exp(log_ratio)) for a chain that keeps the target, where
-    log_ratio = log P_B(x' -> s) + log P_F(s -> x) - log P_B(x -> s) - log P_F(s -> x') along the two paths.
+    The proposal x' is accepted with probability min(1, R(x') / R(x) exp(log_ratio)) for a chain that keeps the
+    target, where log_ratio = log P_B(x' -> s) + log P_F(s -> x) - log P_B(x -> s) - log P_F(s -> x') along the two
+    paths.
     """
     old = backward(env, net, jax.random.fold_in(key, 0), terminal, log_r, kind=kind, condition=condition, steps=steps)
     start = jax.tree.map(lambda leaf: leaf[0], old.states)

@@ -24,8 +24,18 @@ from assay.gflownets.nets import make_net
 from assay.gflownets.nets.layers import Linear as Layer
 from assay.gflownets.objectives import Objective, make_objective
 from assay.gflownets.rollout import (
-    Evaluation, Trajectories, _select, back_and_forth, backward, evaluate, forward, live_rows, masked_logsumexp, needs_terminal, row_sizes,
-)  # fmt: skip
+    Evaluation,
+    Trajectories,
+    _select,
+    back_and_forth,
+    backward,
+    evaluate,
+    forward,
+    live_rows,
+    masked_logsumexp,
+    needs_terminal,
+    row_sizes,
+)
 from assay.gflownets.schedules import as_schedule
 
 CHUNK = 100
@@ -135,7 +145,12 @@ class Trainer:
     """
 
     def __init__(
-        self, env: Environment, objective: str | Objective = "tb", net: Any = "mlp", config: Config | None = None, prior: Any = None
+        self,
+        env: Environment,
+        objective: str | Objective = "tb",
+        net: Any = "mlp",
+        config: Config | None = None,
+        prior: Any = None,
     ) -> None:
         self.config = config = config or Config()
         self.objective = make_objective(objective)
@@ -146,13 +161,22 @@ class Trainer:
         if config.batch < 1:
             raise GFlowNetError(f"batch must be at least 1, not {config.batch}")
         if self.objective.stop_only and env.stop_action is None:
-            raise GFlowNetError(f"modified detailed balance needs an environment that may stop anywhere; {type(env).__name__} may not")
+            raise GFlowNetError(
+                f"modified detailed balance needs an environment that may stop anywhere; {type(env).__name__} may not"
+            )
         if config.backward == "pessimistic" and (config.replay is None or config.replay.kind == "terminal"):
-            raise GFlowNetError("the pessimistic backward policy learns from replayed trajectories: give a replay of another kind than 'terminal'")
+            raise GFlowNetError(
+                "the pessimistic backward policy learns from replayed trajectories: give a replay of another "
+                "kind than 'terminal'"
+            )
         if config.backward in ("tlm", "pessimistic"):
             if not hasattr(self.objective, "tlm"):
-                raise GFlowNetError(f"backward={config.backward!r} goes with trajectory balance, not {type(self.objective).__name__}")
-            self.objective = eqx.tree_at(lambda o: o, self.objective, type(self.objective)(self.objective.regression, 1.0))
+                raise GFlowNetError(
+                    f"backward={config.backward!r} goes with trajectory balance, not {type(self.objective).__name__}"
+                )
+            self.objective = eqx.tree_at(
+                lambda o: o, self.objective, type(self.objective)(self.objective.regression, 1.0)
+            )
         self.kind = "learned" if config.backward in ("tlm", "pessimistic") else config.backward
         if self.kind == "maxent":
             env.log_paths(env.reset())
@@ -168,7 +192,9 @@ class Trainer:
         self.optimizer = self._optimizer()
         self._run = jax.jit(self._chunk, donate_argnums=0)
         self._run_seeds = jax.jit(jax.vmap(self._chunk, in_axes=(0, None, None)), donate_argnums=0)
-        tau, every = {"MDB": (1.0, 1000), "FLDB": (0.005, 1), "SoftDQN": (0.25, 1)}.get(type(self.objective).__name__, (0.005, 1))
+        tau, every = {"MDB": (1.0, 1000), "FLDB": (0.005, 1), "SoftDQN": (0.25, 1)}.get(
+            type(self.objective).__name__, (0.005, 1)
+        )
         self.target_tau = tau if config.target_tau is None else config.target_tau
         self.target_every = every if config.target_every is None else config.target_every
 
@@ -218,12 +244,18 @@ class Trainer:
         size = 0 if config.condition is None else config.condition.size
         recent = None
         if config.recent:
-            recent = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (config.recent, *leaf.shape)) + jnp.zeros_like(leaf), env.reset())
+            recent = jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (config.recent, *leaf.shape)) + jnp.zeros_like(leaf), env.reset()
+            )
         return TrainState(
-            params, self.optimizer.init(params), jax.tree.map(jnp.array, params) if self.objective.target else None,
-            buffers.empty(env, config.replay, size) if config.replay is not None else None, recent,
-            jnp.zeros((), jnp.int32), jax.random.key_data(jax.random.fold_in(key, 2)),
-        )  # fmt: skip
+            params,
+            self.optimizer.init(params),
+            jax.tree.map(jnp.array, params) if self.objective.target else None,
+            buffers.empty(env, config.replay, size) if config.replay is not None else None,
+            recent,
+            jnp.zeros((), jnp.int32),
+            jax.random.key_data(jax.random.fold_in(key, 2)),
+        )
 
     def model(self, state: TrainState) -> Model:
         """Network and log Z of a state."""
@@ -240,7 +272,9 @@ class Trainer:
         if rule is not None:
             value = rule.draw(jax.random.fold_in(key, 11), n)
             code = rule.encode(value)
-        traj = forward(env, model.net, jax.random.fold_in(key, 0), n, eps=eps, temperature=self.config.temperature, condition=code)
+        traj = forward(
+            env, model.net, jax.random.fold_in(key, 0), n, eps=eps, temperature=self.config.temperature, condition=code
+        )
         return traj if rule is None else traj._replace(log_r=rule.reward(traj.log_r, value))
 
     def loss(
@@ -254,10 +288,14 @@ class Trainer:
             e = e._replace(log_flow=inflow(env, model.net, traj))
         if self.prior is not None:
             prior = eqx.combine(self.prior_arrays, self.prior_static)
-            e = e._replace(log_prior=jax.lax.stop_gradient(evaluate(env, prior, traj, _PRIOR_NEEDS, "uniform", rows).log_pf))
+            e = e._replace(
+                log_prior=jax.lax.stop_gradient(evaluate(env, prior, traj, _PRIOR_NEEDS, "uniform", rows).log_pf)
+            )
         frozen: Evaluation | None = None
         if target is not None:
-            frozen = evaluate(env, eqx.combine(target, self.static).net, traj, needs._replace(log_pb=False), self.kind, rows)
+            frozen = evaluate(
+                env, eqx.combine(target, self.static).net, traj, needs._replace(log_pb=False), self.kind, rows
+            )
         return self.objective(e, model.log_z_of(traj.condition), frozen)
 
     def loss_and_gradient(self, params: Any, target: Any, env: Environment, traj: Trajectories) -> tuple[Array, Any]:
@@ -312,7 +350,9 @@ class Trainer:
     def _searched(self, params: Any, env: Environment, traj: Trajectories, key: Array) -> Trajectories:
         net = eqx.combine(params, self.static).net
         more = {"kind": self.kind, "condition": traj.condition}
-        move = back_and_forth(env, net, jax.random.fold_in(key, 0), traj.terminal, traj.log_r, self.config.local_search, **more)
+        move = back_and_forth(
+            env, net, jax.random.fold_in(key, 0), traj.terminal, traj.log_r, self.config.local_search, **more
+        )
         log_r = move.trajectories.log_r
         if self.config.condition is not None:
             log_r = self.config.condition.reward(log_r, self.config.condition.decode(traj.condition))
@@ -328,7 +368,9 @@ class Trainer:
         condition = None if buffer.condition is None else buffer.condition[rows]
         if self.config.replay.kind == "terminal" or self.config.offline:
             net = eqx.combine(params, self.static).net
-            return backward(env, net, jax.random.fold_in(key, 1), terminal, buffer.log_r[rows], kind=self.kind, condition=condition)
+            return backward(
+                env, net, jax.random.fold_in(key, 1), terminal, buffer.log_r[rows], kind=self.kind, condition=condition
+            )
         return buffers.retrace(env, buffer.actions[rows].T, buffer.lengths[rows], buffer.log_r[rows], condition)
 
     def _chunk(self, state: TrainState, env_arrays: Any, n: Array) -> tuple[TrainState, Log]:
@@ -394,8 +436,10 @@ class Trainer:
             if not np.isfinite(part.loss).all():
                 at = int(np.argwhere(~np.isfinite(part.loss))[0][-1])
                 error = DivergedLoss(
-                    f"the loss became {part.loss.reshape(-1, n)[:, at]} at update {int(np.ravel(good.step)[0]) + at}; the state before it was "
-                    "kept. Lower the learning rates, clip the gradient (clip=1.0), or start log Z nearer its value (log_z=)"
+                    f"the loss became {part.loss.reshape(-1, n)[:, at]} at update "
+                    f"{int(np.ravel(good.step)[0]) + at}; the state before it was "
+                    "kept. Lower the learning rates, clip the gradient (clip=1.0), or start log Z nearer its "
+                    "value (log_z=)"
                 )
                 error.state = jax.tree.map(jnp.asarray, good)  # type: ignore[attr-defined]
                 raise error
@@ -415,7 +459,9 @@ def _joined(parts: list[Log]) -> Log:
 _PRIOR_NEEDS = Objective.needs._replace(log_pb=False)
 
 
-def _value_and_grad(loss: Any, env: Environment, rows: int, params: Any, target: Any, traj: Trajectories) -> tuple[Array, Any]:
+def _value_and_grad(
+    loss: Any, env: Environment, rows: int, params: Any, target: Any, traj: Trajectories
+) -> tuple[Array, Any]:
     return jax.value_and_grad(lambda p: loss(p, target, env, traj, rows))(params)
 
 
@@ -442,7 +488,8 @@ def inflow(env: Environment, net: Any, traj: Trajectories) -> Float[Array, "T1 B
 
 
 def compile_cache(folder: str | Path) -> None:
-    """Keep compiled programs in a folder, so that the next process starts at once. Sets JAX options of the whole process."""
+    """Keep compiled programs in a folder, so that the next process starts at once. Sets JAX options of the whole
+    process."""
     os.makedirs(folder, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

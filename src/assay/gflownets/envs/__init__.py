@@ -11,7 +11,24 @@ from assay.gflownets.envs.sets import PerfectTree, Permutation, SetBuilder
 from assay.gflownets.envs.table import TableReward, TableState
 
 __all__ = [
-    "DAG", "Automaton", "Constraints", "DAGState", "Environment", "GridState", "Hypergrid", "Ising", "IsingState", "ObsSpec",
-    "PerfectTree", "Permutation", "PhyloState", "PhyloTree", "Sequence", "SequenceState", "SetBuilder", "TableReward",
-    "TableState", "torus",
-]  # fmt: skip
+    "DAG",
+    "Automaton",
+    "Constraints",
+    "DAGState",
+    "Environment",
+    "GridState",
+    "Hypergrid",
+    "Ising",
+    "IsingState",
+    "ObsSpec",
+    "PerfectTree",
+    "Permutation",
+    "PhyloState",
+    "PhyloTree",
+    "Sequence",
+    "SequenceState",
+    "SetBuilder",
+    "TableReward",
+    "TableState",
+    "torus",
+]

@@ -1,8 +1,8 @@
 """What an environment is: a state graph as pure functions of one state.
 
-Everything here speaks of a single state; the library batches with ``vmap``. An environment is an `equinox.Module`: plain
-fields are compiled in, arrays (reward tables, couplings) are arguments of the compiled functions, so that a reward may change
-or be learned without compiling again.
+Everything here speaks of a single state; the library batches with ``vmap``. An environment is an `equinox.Module`:
+plain fields are compiled in, arrays (reward tables, couplings) are arguments of the compiled functions, so that a
+reward may change or be learned without compiling again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class Environment(eqx.Module):
         return state
 
     def potential(self, state: State) -> Float[Array, ""]:
-        """Log reward so far, for the forward-looking objectives: equals log R in terminal states, 0 elsewhere by default."""
+        """Log reward so far, for the forward-looking objectives: equals log R in terminal states, 0 elsewhere by
+        default."""
         return jnp.where(self.done(state), self.log_reward(state), 0.0)
 
     def log_paths(self, state: State) -> Float[Array, ""]:

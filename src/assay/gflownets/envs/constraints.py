@@ -63,7 +63,11 @@ class Automaton(eqx.Module):
             If no sequence satisfies them.
         """
         code = {letter: i for i, letter in enumerate(letters)}
-        for letter in [*(c for m in rules.forbidden for c in m), *rules.fixed.values(), *(c for g in rules.counts for c in g)]:
+        for letter in [
+            *(c for m in rules.forbidden for c in m),
+            *rules.fixed.values(),
+            *(c for g in rules.counts for c in g),
+        ]:
             if letter not in code:
                 raise GFlowNetError(f"a constraint names {letter!r}, which is not in the alphabet")
         fixed = np.full(max_len, -1, np.int32)
@@ -93,7 +97,9 @@ class Automaton(eqx.Module):
                 child = after(node, letter)
                 if child is not None and child not in number:
                     if len(number) >= _MOST_STATES:
-                        raise GFlowNetError(f"these constraints need more than {_MOST_STATES:,} automaton states; use fewer counts")
+                        raise GFlowNetError(
+                            f"these constraints need more than {_MOST_STATES:,} automaton states; use fewer counts"
+                        )
                     number[child] = len(queue)
                     queue.append(child)
                 row.append(-1 if child is None else number[child])

@@ -15,7 +15,8 @@ from assay.gflownets.errors import GFlowNetError
 
 
 class DAGState(NamedTuple):
-    """Adjacency (``[i, j]``: i -> j), the pairs that a path joins (each node reaches itself), whether it has stopped."""
+    """Adjacency (``[i, j]``: i -> j), the pairs that a path joins (each node reaches itself), whether it has
+    stopped."""
 
     edges: Bool[Array, "d d"]
     reach: Bool[Array, "d d"]
@@ -25,8 +26,8 @@ class DAGState(NamedTuple):
 class DAG(Environment):
     """All DAGs over d variables; action i * d + j adds i -> j, action d * d stops.
 
-    The mask is O(d^2): an edge i -> j is legal where it is not there and j does not reach i; adding it joins everything that
-    reaches i with everything that j reaches.
+    The mask is O(d^2): an edge i -> j is legal where it is not there and j does not reach i; adding it joins
+    everything that reaches i with everything that j reaches.
 
     Parameters
     ----------

@@ -19,8 +19,9 @@ from assay.gflownets.errors import GFlowNetError
 class PhyloState(NamedTuple):
     """A forest.
 
-    A tree sits in the slot of its first leaf. Joining slots i < j puts the new tree into slot i and empties j for good, so the
-    new inner node is called n + j - 1: a name that depends on the forest alone, not on the order in which it was built.
+    A tree sits in the slot of its first leaf. Joining slots i < j puts the new tree into slot i and empties j for
+    good, so the new inner node is called n + j - 1: a name that depends on the forest alone, not on the order in
+    which it was built.
 
     Attributes
     ----------
@@ -94,7 +95,11 @@ class PhyloTree(Environment):
         empty = jnp.full(self.n, -1, jnp.int32)
         inner = jnp.zeros((self.n - 1, self.leaves.shape[1]), jnp.uint8)
         return PhyloState(
-            jnp.arange(self.n, dtype=jnp.int32), empty, empty, jnp.concatenate([self.leaves, inner]), jnp.zeros(self.n, jnp.int32)
+            jnp.arange(self.n, dtype=jnp.int32),
+            empty,
+            empty,
+            jnp.concatenate([self.leaves, inner]),
+            jnp.zeros(self.n, jnp.int32),
         )
 
     def _pair(self, action: Array) -> tuple[Array, Array]:

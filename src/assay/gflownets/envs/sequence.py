@@ -31,9 +31,9 @@ class SequenceState(NamedTuple):
 class Sequence(Environment):
     """Sequences with up to ``max_len`` letters.
 
-    Actions, for K letters: ``append`` c; ``prepend_append`` c to append, K + c to prepend (on the empty string both lead to
-    one child, as parallel edges); ``insert`` gap * K + c; ``any_order`` slot * K + c. With ``variable`` a last action ends the
-    sequence, and is the only one at full length.
+    Actions, for K letters: ``append`` c; ``prepend_append`` c to append, K + c to prepend (on the empty string both
+    lead to one child, as parallel edges); ``insert`` gap * K + c; ``any_order`` slot * K + c. With ``variable`` a
+    last action ends the sequence, and is the only one at full length.
 
     Parameters
     ----------
@@ -91,7 +91,9 @@ class Sequence(Environment):
             raise GFlowNetError(f"constraints need mode='append', not {mode!r}")
         self.letters, self.max_len, self.mode, self.variable, self.reward = letters, max_len, mode, variable, reward
         self.min_len = min_len if variable else max_len
-        self.automaton = Automaton.build(constraints, letters, max_len, self.min_len) if constraints is not None else None
+        self.automaton = (
+            Automaton.build(constraints, letters, max_len, self.min_len) if constraints is not None else None
+        )
 
     @property
     def size(self) -> int:
@@ -113,7 +115,9 @@ class Sequence(Environment):
     obs_spec = property(lambda self: ObsSpec("codes", self.max_len, self.size + 1))
 
     def reset(self) -> SequenceState:
-        return SequenceState(jnp.full(self.max_len, self.size, jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+        return SequenceState(
+            jnp.full(self.max_len, self.size, jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        )
 
     def _place(self, action: Array, n: Array) -> tuple[Array, Array]:
         """Position and letter of an action."""
@@ -243,7 +247,9 @@ class Sequence(Environment):
         tokens = np.full((len(objects), self.max_len), self.size, np.int32)
         for row, item in enumerate(objects):
             if not self.min_len <= len(item) <= self.max_len:
-                raise GFlowNetError(f"object {row} ({item!r}) has {len(item)} letters; {self.min_len} to {self.max_len} are legal")
+                raise GFlowNetError(
+                    f"object {row} ({item!r}) has {len(item)} letters; {self.min_len} to {self.max_len} are legal"
+                )
             for j, letter in enumerate(item):
                 if letter not in code:
                     raise GFlowNetError(f"object {row} ({item!r}) holds {letter!r}, which is not in the alphabet")
@@ -256,10 +262,14 @@ class Sequence(Environment):
     def states_of(self, objects: Listing[Any]) -> SequenceState:
         tokens = self.encode(objects)
         states = SequenceState(
-            jnp.asarray(tokens), jnp.asarray((tokens < self.size).sum(1).astype(np.int32)), jnp.full(len(tokens), self.variable)
+            jnp.asarray(tokens),
+            jnp.asarray((tokens < self.size).sum(1).astype(np.int32)),
+            jnp.full(len(tokens), self.variable),
         )
         if self.automaton is not None:
             good = np.asarray(jax.vmap(self.automaton.accepts)(states.tokens))
             if not good.all():
-                raise GFlowNetError(f"object {int(np.argmin(good))} ({objects[int(np.argmin(good))]!r}) breaks a constraint")
+                raise GFlowNetError(
+                    f"object {int(np.argmin(good))} ({objects[int(np.argmin(good))]!r}) breaks a constraint"
+                )
         return states

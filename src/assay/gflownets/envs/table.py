@@ -96,7 +96,7 @@ class TableReward(Environment):
         size = jnp.asarray(self._sizes)[n]
         level = jnp.arange(self.n_actions)
         child = self._prefix(state) * size + level
-        start = jnp.asarray(np.array(self.offsets[1:] + (0,), np.int32))[n]
+        start = jnp.asarray(np.array((*self.offsets[1:], 0), np.int32))[n]
         known = self.viable.at[start + child].get(mode="clip")
         return (level < size) & known & (state.n <= last)
 

@@ -20,7 +20,9 @@ NETS = ("mlp", "transformer", "causal", "pairs", "graph")
 __all__ = ["MLP", "NETS", "GraphNet", "PairNet", "Transformer", "make_net"]
 
 
-def make_net(name: str, env: Environment, key: Array, *, condition: int = 0, dueling: bool = False, **options: Any) -> Any:
+def make_net(
+    name: str, env: Environment, key: Array, *, condition: int = 0, dueling: bool = False, **options: Any
+) -> Any:
     """A network for an environment by name.
 
     Parameters
@@ -58,4 +60,8 @@ def make_net(name: str, env: Environment, key: Array, *, condition: int = 0, due
 
 def parameter_count(net: Any) -> int:
     """Trainable numbers of a network."""
-    return sum(leaf.size for leaf in jax.tree.leaves(net) if isinstance(leaf, jnp.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating))
+    return sum(
+        leaf.size
+        for leaf in jax.tree.leaves(net)
+        if isinstance(leaf, jnp.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+    )

@@ -1,4 +1,5 @@
-"""A graph network for DAGs: nodes pass messages along the edges and against them; an edge is scored from its two ends."""
+"""A graph network for DAGs: nodes pass messages along the edges and against them; an edge is scored from its two
+ends."""
 
 from __future__ import annotations
 
@@ -35,7 +36,15 @@ class GraphNet(eqx.Module):
     d: int = eqx.field(static=True)
 
     def __init__(
-        self, d: int, n_actions: int, n_bactions: int, *, key: Array, dim: int = 128, layers: int = 1, condition: int = 0
+        self,
+        d: int,
+        n_actions: int,
+        n_bactions: int,
+        *,
+        key: Array,
+        dim: int = 128,
+        layers: int = 1,
+        condition: int = 0,
     ) -> None:
         keys = jax.random.split(key, layers + 9)
         self.names = jax.random.normal(keys[0], (d, dim))

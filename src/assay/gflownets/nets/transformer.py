@@ -23,8 +23,8 @@ class Cache(NamedTuple):
 class Transformer(eqx.Module):
     """``layers`` pre-norm blocks over the tokens behind a start token.
 
-    The causal form reads position t from tokens before t only: a rollout then costs one token a step (`decode`), and all
-    prefixes of a finished sequence are read in one pass (`prefixes`).
+    The causal form reads position t from tokens before t only: a rollout then costs one token a step (`decode`), and
+    all prefixes of a finished sequence are read in one pass (`prefixes`).
     """
 
     tokens: Float[Array, "levels dim"]
@@ -77,7 +77,9 @@ class Transformer(eqx.Module):
             x = block(x)
         return layer_norm(x[:, 0])
 
-    def prefixes(self, tokens: Int[Array, "rows slots"], condition: Array | None = None) -> Float[Array, "rows places dim"]:
+    def prefixes(
+        self, tokens: Int[Array, "rows slots"], condition: Array | None = None
+    ) -> Float[Array, "rows places dim"]:
         """Hidden activations of all prefixes at once: place t has read t letters."""
         x = self._with_start(tokens, condition)
         mask = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))

@@ -10,14 +10,35 @@ from assay.gflownets.objectives.trajectory import RTB, TB, SubTB, VarGrad
 from assay.gflownets.objectives.transition import DB, FLDB, FM, MDB, SoftDQN
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    "tb": TB, "vargrad": VarGrad, "subtb": SubTB, "db": DB, "fm": FM, "fldb": FLDB, "flsubtb": SubTB, "mdb": MDB,
-    "soft_dqn": SoftDQN, "munchausen_dqn": SoftDQN, "rtb": RTB,
-}  # fmt: skip
+    "tb": TB,
+    "vargrad": VarGrad,
+    "subtb": SubTB,
+    "db": DB,
+    "fm": FM,
+    "fldb": FLDB,
+    "flsubtb": SubTB,
+    "mdb": MDB,
+    "soft_dqn": SoftDQN,
+    "munchausen_dqn": SoftDQN,
+    "rtb": RTB,
+}
 _PRESETS: dict[str, dict[str, Any]] = {"flsubtb": {"forward_looking": True}, "munchausen_dqn": {"alpha": 0.15}}
 
 __all__ = [
-    "DB", "FLDB", "FM", "MDB", "OBJECTIVES", "REGRESSIONS", "RTB", "TB", "Objective", "SoftDQN", "SubTB", "VarGrad", "make_objective",
-]  # fmt: skip
+    "DB",
+    "FLDB",
+    "FM",
+    "MDB",
+    "OBJECTIVES",
+    "REGRESSIONS",
+    "RTB",
+    "TB",
+    "Objective",
+    "SoftDQN",
+    "SubTB",
+    "VarGrad",
+    "make_objective",
+]
 
 
 def make_objective(objective: str | Objective, **options: Any) -> Objective:

@@ -28,14 +28,15 @@ class Objective(eqx.Module):
     Parameters
     ----------
     regression : str
-        How a residual counts: ``squared``, ``half_squared``, ``huber`` (threshold 1), ``shifted_cosh`` (e^x + e^-x - 2) or
-        ``linex`` (e^x - x - 1). The last two are those of Hu et al. 2025.
+        How a residual counts: ``squared``, ``half_squared``, ``huber`` (threshold 1), ``shifted_cosh`` (e^x + e^-x -
+        2) or ``linex`` (e^x - x - 1). The last two are those of Hu et al. 2025.
 
     Attributes
     ----------
     needs : Needs
     log_z : {"parameter", "flow", "scores", "batch"}
-        Where log Z is: a trained number; the flow head at the source; the logsumexp of the scores there; the batch mean.
+        Where log Z is: a trained number; the flow head at the source; the logsumexp of the scores there; the batch
+        mean.
     target : bool
         Whether it reads a target network.
     """
@@ -58,7 +59,9 @@ class Objective(eqx.Module):
         return REGRESSIONS[self.regression](residual)
 
     def __call__(self, e: Evaluation, log_z: Float[Array, "*B"], target: Evaluation | None = None) -> Float[Array, ""]:
-        raise GFlowNetError(f"{type(self).__name__} is no objective: it must say what its loss is")  # overridden by each
+        raise GFlowNetError(
+            f"{type(self).__name__} is no objective: it must say what its loss is"
+        )  # overridden by each
 
 
 def mean_over_steps(values: Float[Array, "T B"], step: Array) -> Float[Array, ""]:

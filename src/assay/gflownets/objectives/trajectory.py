@@ -22,8 +22,9 @@ class TB(Objective):
     Parameters
     ----------
     tlm : float
-        Weight of -log P_B(tau | x) on the sampled trajectories (Gritsaev et al. 2025, trajectory likelihood maximisation; with
-        replayed trajectories the pessimistic backward policy of Jang et al. 2024). P_B then learns from that term alone.
+        Weight of -log P_B(tau | x) on the sampled trajectories (Gritsaev et al. 2025, trajectory likelihood
+        maximisation; with replayed trajectories the pessimistic backward policy of Jang et al. 2024). P_B then
+        learns from that term alone.
     """
 
     tlm: float = eqx.field(static=True, default=0.0)
@@ -39,7 +40,8 @@ class VarGrad(Objective):
     """Log-partition variance (Zhang et al. 2023, section 3; Richter et al. 2020): TB without a trained log Z.
 
     1. For each trajectory of the batch: z = log R(x) + sum log P_B - sum log P_F, an estimate of log Z.
-    2. Loss: the population variance of z over the batch, 1/B sum (z - mean z)^2. Its gradient is that of TB at log Z = mean z.
+    2. Loss: the population variance of z over the batch, 1/B sum (z - mean z)^2. Its gradient is that of TB at log Z
+    = mean z.
     """
 
     log_z = "batch"
@@ -52,8 +54,8 @@ class VarGrad(Objective):
 class RTB(Objective):
     """Relative trajectory balance to a prior policy (Venkatraman et al. 2024, equation 9).
 
-    The posterior is proportional to P_prior(x) R(x): loss (log Z + sum log P_F - log R(x) - sum log P_prior)^2, where the sums
-    run over the same steps.
+    The posterior is proportional to P_prior(x) R(x): loss (log Z + sum log P_F - log R(x) - sum log P_prior)^2,
+    where the sums run over the same steps.
     """
 
     def __call__(self, e: Evaluation, log_z: Float[Array, "*B"], target: Evaluation | None = None) -> Float[Array, ""]:
@@ -93,7 +95,9 @@ class SubTB(Objective):
         """w_ij for trajectories of given lengths, 0 unless i < j <= length."""
         i, j = jnp.arange(T + 1)[:, None, None], jnp.arange(T + 1)[None, :, None]
         there = (i < j) & (j <= lengths)
-        power = (j - i - jnp.where(self.lam > 1, lengths, 1)) * jnp.log(self.lam)  # scaled: long ones neither over- nor underflow
+        power = (j - i - jnp.where(self.lam > 1, lengths, 1)) * jnp.log(
+            self.lam
+        )  # scaled: long ones neither over- nor underflow
         w = jnp.where(there, jnp.exp(jnp.where(there, power, 0.0)), 0.0)
         return w / jnp.maximum(w.sum((0, 1)), jnp.finfo(w.dtype).tiny)
 

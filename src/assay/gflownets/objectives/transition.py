@@ -28,9 +28,9 @@ class DB(Objective):
 class FLDB(Objective):
     """Forward-looking detailed balance (Pan et al. 2023, equation 9).
 
-    With energies E(s) of all states (E(x) = -log R(x)) the flow head holds log F~ = log F + E, so that F~(x) = 1. For each
-    transition: log F~(s) + log P_F - log F~(s') - log P_B - delta, delta = E(s) - E(s'), the gain in log reward. log F~(s') is
-    read from the target network and takes no gradient.
+    With energies E(s) of all states (E(x) = -log R(x)) the flow head holds log F~ = log F + E, so that F~(x) = 1.
+    For each transition: log F~(s) + log P_F - log F~(s') - log P_B - delta, delta = E(s) - E(s'), the gain in log
+    reward. log F~(s') is read from the target network and takes no gradient.
     """
 
     regression: str = eqx.field(static=True, default="huber")
@@ -70,9 +70,11 @@ class MDB(Objective):
 
 
 class SoftDQN(Objective):
-    """Entropy-regularised RL (Tiapkin et al. 2024, section 3): reward log P_B on the way and log R at the end, discount 1.
+    """Entropy-regularised RL (Tiapkin et al. 2024, section 3): reward log P_B on the way and log R at the end,
+    discount 1.
 
-    1. Q(s, a) regresses on log P_B(s|s') + logsumexp Q_target(s', .), at the last transition on log P_B(s|x) + log R(x).
+    1. Q(s, a) regresses on log P_B(s|s') + logsumexp Q_target(s', .), at the last transition on log P_B(s|x) + log
+    R(x).
        (gfnx leaves out that log P_B, which is right only where a stop action ends the trajectory.)
     2. The policy is the softmax of Q; the soft value of the source is log Z.
 
@@ -81,8 +83,8 @@ class SoftDQN(Objective):
     leaf_coeff : float
         Weight of the last transition.
     alpha : float
-        Munchausen term (Vieillard et al. 2020): adds alpha tau max(log pi(a|s), floor) to the target. With tau = 1/(1 - alpha) the
-        entropy coefficient stays 1; the network holds Q / tau.
+        Munchausen term (Vieillard et al. 2020): adds alpha tau max(log pi(a|s), floor) to the target. With tau =
+        1/(1 - alpha) the entropy coefficient stays 1; the network holds Q / tau.
     """
 
     regression: str = eqx.field(static=True, default="huber")

@@ -7,5 +7,12 @@ from assay.gflownets.rewards.proxy import KmerProxy
 from assay.gflownets.rewards.sequence import BitModes, TokenTable
 
 __all__ = [
-    "BitModes", "GridReward", "HostReward", "KmerProxy", "TokenTable", "bde_table", "bge_table", "linear_gaussian_table",
-]  # fmt: skip
+    "BitModes",
+    "GridReward",
+    "HostReward",
+    "KmerProxy",
+    "TokenTable",
+    "bde_table",
+    "bge_table",
+    "linear_gaussian_table",
+]

@@ -81,7 +81,8 @@ class HostReward:
             ) from error
         if found.shape != (len(objects),):
             raise RewardShape(
-                f"the reward of {len(objects)} objects must be {len(objects)} numbers in one dimension, not {found.shape}"
+                f"the reward of {len(objects)} objects must be {len(objects)} numbers in one dimension, not "
+                f"{found.shape}"
             )
         if not self.log:
             if self.floor is not None:
@@ -95,7 +96,8 @@ class HostReward:
             i = int(np.argmax(bad))
             what = "log reward" if self.log else "reward"
             raise NonPositiveReward(
-                f"the {what} of {objects[i]!r} is {found[i]}; rewards must be positive and finite. Give floor= to raise "
+                f"the {what} of {objects[i]!r} is {found[i]}; rewards must be positive and finite. Give floor= "
+                f"to raise "
                 "small ones, or leave such objects out with a constraint"
             )
         return found if self.log else np.log(found)
@@ -134,7 +136,9 @@ class HostReward:
         try:
             for start in range(0, len(wanted), 500):
                 part = list(wanted)[start : start + 500]
-                rows = connection.execute(f"select object, log_reward from rewards where object in ({','.join('?' * len(part))})", part)
+                rows = connection.execute(
+                    f"select object, log_reward from rewards where object in ({','.join('?' * len(part))})", part
+                )
                 self._known.update(rows.fetchall())
         finally:
             connection.close()

@@ -17,7 +17,9 @@ def _check(data: np.ndarray) -> np.ndarray:
     if data.ndim != 2 or data.shape[1] < 1 or len(data) < 2 or not np.isfinite(data).all():
         raise GFlowNetError(f"a score needs a table of finite numbers with at least two rows, not {data.shape}")
     if data.shape[1] > 16:
-        raise GFlowNetError(f"{data.shape[1]} variables would need a table of 2**{data.shape[1]} parent sets; at most 16")
+        raise GFlowNetError(
+            f"{data.shape[1]} variables would need a table of 2**{data.shape[1]} parent sets; at most 16"
+        )
     return data
 
 
@@ -31,8 +33,8 @@ def bge_table(
     """BGe local scores (Geiger and Heckerman 1994; Kuipers, Moffa and Heckerman 2014).
 
     With l parents P and Q = P + {j}: .5 log(a/(n+a)) + lgamma((n+w-d+l+1)/2) - lgamma((w-d+l+1)/2) - n/2 log pi
-    + (w-d+2l+1)/2 log t + (n+w-d+l)/2 log|R_P| - (n+w-d+l+1)/2 log|R_Q|, where a = alpha_mu, w = alpha_w (default d + 2),
-    t = a(w-d-1)/(a+1), R = t I + scatter about the mean + n a/(n+a) xbar xbar'. Entries with j in P are ``-inf``.
+    + (w-d+2l+1)/2 log t + (n+w-d+l)/2 log|R_P| - (n+w-d+l+1)/2 log|R_Q|, where a = alpha_mu, w = alpha_w (default d
+    + 2), t = a(w-d-1)/(a+1), R = t I + scatter about the mean + n a/(n+a) xbar xbar'. Entries with j in P are ``-inf``.
 
     Examples
     --------
@@ -62,17 +64,21 @@ def bge_table(
             l = subset.bit_count()
             table[j, subset] = (
                 0.5 * np.log(alpha_mu / (n + alpha_mu))
-                + gammaln((n + w - d + l + 1) / 2) - gammaln((w - d + l + 1) / 2)
-                - n / 2 * np.log(np.pi) + (w - d + 2 * l + 1) / 2 * np.log(t)
-                + (n + w - d + l) / 2 * logdet[subset] - (n + w - d + l + 1) / 2 * logdet[subset | 1 << j]
-            )  # fmt: skip
+                + gammaln((n + w - d + l + 1) / 2)
+                - gammaln((w - d + l + 1) / 2)
+                - n / 2 * np.log(np.pi)
+                + (w - d + 2 * l + 1) / 2 * np.log(t)
+                + (n + w - d + l) / 2 * logdet[subset]
+                - (n + w - d + l + 1) / 2 * logdet[subset | 1 << j]
+            )
     return table
 
 
 def linear_gaussian_table(
     data: Float[np.ndarray, "rows variables"], obs_sd: float = 0.1**0.5
 ) -> Float[np.ndarray, "variables sets"]:
-    """Marginal likelihood of y = X_P w + noise, w ~ N(0, I): -.5 (n log 2pi + log|C| + y' C^-1 y), C = s^2 I + X_P X_P'.
+    """Marginal likelihood of y = X_P w + noise, w ~ N(0, I): -.5 (n log 2pi + log|C| + y' C^-1 y), C = s^2 I + X_P
+    X_P'.
 
     gfnx 0.0.1 has the sign of the determinant and of the constant the other way round.
     """

@@ -1,7 +1,7 @@
 """Rewards on grids. Bounds are compared in integers: at sides 6, 11, 16, 21, ... floats decide .3 by rounding.
 
-With ``a = |2x - (H-1)|`` the usual distance from the centre is ``a / (2(H-1))``, so that .25 < . reads 2a > H-1, .3 < . reads
-5a > 3(H-1), . < .4 reads 5a < 4(H-1), .1 < . reads 5a > H-1.
+With ``a = |2x - (H-1)|`` the usual distance from the centre is ``a / (2(H-1))``, so that .25 < . reads 2a > H-1, .3
+< . reads 5a > 3(H-1), . < .4 reads 5a < 4(H-1), .1 < . reads 5a > H-1.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from jaxtyping import Array, Float, Int
 from assay.gflownets.errors import GFlowNetError
 
 _LEVELS: dict[str, tuple[float, ...]] = {
-    "easy": (1e-3, 0.5, 2.0), "hard": (1e-4, 1.0, 3.0), "cosine": (0.1, 0.5), "deceptive": (1e-5, 0.1, 2.0),
-    "sparse": (1e-12,), "xor": (1e-3, 1.0, 10.0, 100.0), "coprime": (1e-3, 1.0, 10.0, 100.0),
-}  # fmt: skip
+    "easy": (1e-3, 0.5, 2.0),
+    "hard": (1e-4, 1.0, 3.0),
+    "cosine": (0.1, 0.5),
+    "deceptive": (1e-5, 0.1, 2.0),
+    "sparse": (1e-12,),
+    "xor": (1e-3, 1.0, 10.0, 100.0),
+    "coprime": (1e-3, 1.0, 10.0, 100.0),
+}
 _CORNERS = ("easy", "hard", "corners")
 
 
@@ -30,10 +35,11 @@ class GridReward(eqx.Module):
     ----------
     family : str
         ``easy`` and ``hard``: R0 + R1 where all coordinates lie in the outer half, + R2 where all lie in a thin ring
-        (Bengio et al. 2021). ``corners``: the same with levels of your own. ``cosine``, ``sparse``, ``deceptive``: as in
-        torchgfn 2.4. ``xor``: R0 + w1 + ... + wt where, in the bit planes of tiers 1..t (planes 0; 0-1; 0-2), the parity of
-        the coordinates is even. ``coprime``: the same sums, where every coordinate is positive and factors over 2, 3, 5 with
-        exponents at most 3, 2, 1 and neighbouring coordinates are coprime (our smaller form of torchgfn's).
+        (Bengio et al. 2021). ``corners``: the same with levels of your own. ``cosine``, ``sparse``, ``deceptive``:
+        as in torchgfn 2.4. ``xor``: R0 + w1 + ... + wt where, in the bit planes of tiers 1..t (planes 0; 0-1; 0-2),
+        the parity of the coordinates is even. ``coprime``: the same sums, where every coordinate is positive and
+        factors over 2, 3, 5 with exponents at most 3, 2, 1 and neighbouring coordinates are coprime (our smaller
+        form of torchgfn's).
     levels : tuple of float, optional
         R0, R1, ... in place of the family's own.
     """

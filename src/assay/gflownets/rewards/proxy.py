@@ -1,8 +1,8 @@
 """A proxy for peptides: logistic regression on k-mer counts, small enough to fit in seconds and exact to differentiate.
 
-Public fact: the published task scores peptides with a classifier trained on DBAASP, which is not to be had. Our design: a
-ridge-penalised logistic regression on counts of single letters and of letter pairs at distances 1 to 4, with the logarithm of
-the length; its probability is the reward, floored at 1e-6.
+Public fact: the published task scores peptides with a classifier trained on DBAASP, which is not to be had. Our
+design: a ridge-penalised logistic regression on counts of single letters and of letter pairs at distances 1 to 4,
+with the logarithm of the length; its probability is the reward, floored at 1e-6.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ class KmerProxy(eqx.Module):
 
     @classmethod
     def fit(
-        cls, tokens: np.ndarray, labels: np.ndarray, size: int, *, ridge: float = 1.0, floor: float = 1e-6, regression: bool = False
+        cls,
+        tokens: np.ndarray,
+        labels: np.ndarray,
+        size: int,
+        *,
+        ridge: float = 1.0,
+        floor: float = 1e-6,
+        regression: bool = False,
     ) -> KmerProxy:
         """Fit by L-BFGS (classification) or least squares (regression of the log reward)."""
         features = kmer_features(tokens, size)
@@ -76,7 +83,12 @@ class KmerProxy(eqx.Module):
         dtype = jnp.result_type(float)
         pairs = w[size:-1].reshape(len(GAPS), size, size)
         return cls(
-            jnp.asarray(w[:size], dtype), jnp.asarray(pairs, dtype), jnp.asarray(w[-1], dtype), jnp.asarray(b, dtype), floor, regression
+            jnp.asarray(w[:size], dtype),
+            jnp.asarray(pairs, dtype),
+            jnp.asarray(w[-1], dtype),
+            jnp.asarray(b, dtype),
+            floor,
+            regression,
         )
 
 
