@@ -198,7 +198,7 @@ class DiagnosisModel:
     @property
     def difficulty_(self) -> Float[np.ndarray, " items"]:
         """``float32[J]``: minus the mean predicted logit over (at most 1,000 of) the students; one scale for all
-        models.
+        models. Probabilities are kept in [.01, .99], so that a guess or slip estimated at 0 does not decide alone.
         """
         self._fitted()
         who = np.unique(
