@@ -89,7 +89,7 @@ def add(env: Environment, replay: Replay, buffer: Buffer, traj: Trajectories) ->
     keep = min(B, C)
     at = (buffer.next + jnp.arange(keep)) % C
 
-    def put(rows: Array, new: Array) -> Array:
+    def put(rows: Array, new: Any) -> Array:
         return rows.at[at].set(new[:keep])
 
     return Buffer(

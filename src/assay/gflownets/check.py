@@ -105,7 +105,7 @@ def _shapes(env: Environment) -> None:
                 f"{name}() of {type(env).__name__} must give bool[{size}], not {found.dtype}{list(found.shape)}"
             )
     after = jax.eval_shape(env.step, state, jnp.int32(0))
-    same = jax.tree.structure(after) == jax.tree.structure(state)
+    same = bool(jax.tree.structure(after) == jax.tree.structure(state))  # type: ignore[operator]
     kinds = [(a.shape, a.dtype) for a in jax.tree.leaves(after)]
     if not same or kinds != [(jnp.shape(b), jnp.asarray(b).dtype) for b in jax.tree.leaves(state)]:
         raise GFlowNetError(

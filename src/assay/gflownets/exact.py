@@ -84,7 +84,8 @@ class StateGraph:
             child, back = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[: len(rows)], (child, back))
             keys = env.keys(child)
             unique, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
-            ids, fresh = np.empty(len(unique), np.int64), []
+            ids = np.empty(len(unique), np.int64)
+            fresh: list[int] = []
             total = first + count
             for k, key in enumerate(unique):
                 raw = key.tobytes()

@@ -171,6 +171,7 @@ class GFlowNet:
         self.state: TrainState = self.trainer.init(seed)
         self.history: list[Log] = []
         self.seconds = 0.0
+        self._clock = 0.0
         self._graph: StateGraph | None = None
         self._data: tuple[list[Any], list[float]] = ([], [])
         self._draws = 0
@@ -364,13 +365,15 @@ class GFlowNet:
                 self.env, self.model.net, jax.random.fold_in(key, i), temperature, code, self.trainer.kind
             )
             reward = getattr(self.env, "reward", None)
-            if hasattr(reward, "raise_pending"):
+            if reward is not None and hasattr(reward, "raise_pending"):
                 reward.raise_pending()
             parts.append(jax.tree.map(np.asarray, (traj.terminal, traj.log_r, pf, pb, traj.lengths)))
         states, log_r, pf, pb, lengths = jax.tree.map(lambda *x: np.concatenate(x)[:n], *parts)
         log_r, pf, pb = (x.astype(np.float64) for x in (log_r, pf, pb))
         if self.config.condition is not None:
-            log_r = np.asarray(self.config.condition.reward(jnp.asarray(log_r), jnp.full(n, condition)), np.float64)
+            log_r = np.asarray(
+                self.config.condition.reward(jnp.asarray(log_r), jnp.full(n, float(condition or 0.0))), np.float64
+            )
         return Samples(self.env.objects(states), log_r, pf, pb, log_r + pb - pf, lengths, states)
 
     def sample_to(self, path: str | Path, n: int, *, condition: float | None = None) -> None:
@@ -526,7 +529,7 @@ class GFlowNet:
         """
         self.state, about = checkpoint.load(path, self.state, self.identity)
         self.seconds, self._draws = float(about["seconds"]), int(about["draws"])
-        self.history = [Log(*(np.asarray(about["log"][name]) for name in Log._fields))]
+        self.history = [Log(*(np.asarray(about["log"][name]) for name in Log._fields))]  # type: ignore[arg-type]
         return self
 
     @property

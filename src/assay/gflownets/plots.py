@@ -4,7 +4,7 @@ reward."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -38,7 +38,7 @@ def plot_grid(
     top = max(table.max() for table in tables.values())
     figure = Figure(figsize=(2.9 * len(tables) + 0.7, 3.0), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(tables)))
-    image = None
+    image: Any = None
     for panel, (title, table) in zip(panels, tables.items(), strict=True):
         image = panel.imshow(table.T, origin="lower", cmap="viridis", vmin=0, vmax=top)
         panel.set_title(title, fontsize=10, loc="left")

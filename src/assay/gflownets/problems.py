@@ -145,7 +145,11 @@ class DAGProblem(Problem):
         values = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
         if values.ndim != 2:
             raise GFlowNetError(f"data must be a table of rows and variables, not {values.shape}")
-        tables = {"bge": bge_table, "linear_gaussian": linear_gaussian_table, "bde": bde_table}
+        tables: dict[str, Callable[..., Any]] = {
+            "bge": bge_table,
+            "linear_gaussian": linear_gaussian_table,
+            "bde": bde_table,
+        }
         if score not in tables:
             raise GFlowNetError(f"there is no score {score!r}; there is {', '.join(tables)}")
         if score != "bde":

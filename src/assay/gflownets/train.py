@@ -22,7 +22,7 @@ from assay.gflownets.envs.base import Environment, State
 from assay.gflownets.errors import DivergedLoss, GFlowNetError
 from assay.gflownets.nets import make_net
 from assay.gflownets.nets.layers import Linear as Layer
-from assay.gflownets.objectives import Objective, make_objective
+from assay.gflownets.objectives import TB, Objective, make_objective
 from assay.gflownets.rollout import (
     Evaluation,
     Trajectories,
@@ -170,13 +170,11 @@ class Trainer:
                 "kind than 'terminal'"
             )
         if config.backward in ("tlm", "pessimistic"):
-            if not hasattr(self.objective, "tlm"):
+            if not isinstance(self.objective, TB):
                 raise GFlowNetError(
                     f"backward={config.backward!r} goes with trajectory balance, not {type(self.objective).__name__}"
                 )
-            self.objective = eqx.tree_at(
-                lambda o: o, self.objective, type(self.objective)(self.objective.regression, 1.0)
-            )
+            self.objective = TB(self.objective.regression, 1.0)
         self.kind = "learned" if config.backward in ("tlm", "pessimistic") else config.backward
         if self.kind == "maxent":
             env.log_paths(env.reset())
@@ -349,7 +347,7 @@ class Trainer:
 
     def _searched(self, params: Any, env: Environment, traj: Trajectories, key: Array) -> Trajectories:
         net = eqx.combine(params, self.static).net
-        more = {"kind": self.kind, "condition": traj.condition}
+        more: dict[str, Any] = {"kind": self.kind, "condition": traj.condition}
         move = back_and_forth(
             env, net, jax.random.fold_in(key, 0), traj.terminal, traj.log_r, self.config.local_search, **more
         )
@@ -430,8 +428,8 @@ class Trainer:
             n = min(CHUNK, steps - done, every - since if each is not None else CHUNK)
             good = jax.tree.map(np.array, state)  # a copy: the call uses its argument up
             state, log = run(state, self.env_arrays, jnp.int32(n))
-            part = Log(*(np.asarray(values)[..., :n] for values in log))
-            if hasattr(reward, "raise_pending"):
+            part = Log(*(np.asarray(values)[..., :n] for values in log))  # type: ignore[arg-type]
+            if reward is not None and hasattr(reward, "raise_pending"):
                 reward.raise_pending()
             if not np.isfinite(part.loss).all():
                 at = int(np.argwhere(~np.isfinite(part.loss))[0][-1])

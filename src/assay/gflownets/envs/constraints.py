@@ -93,8 +93,8 @@ class Automaton(eqx.Module):
         number, queue, moves = {start: 0}, [start], []
         for node in queue:
             row = []
-            for letter in range(len(letters)):
-                child = after(node, letter)
+            for token in range(len(letters)):
+                child = after(node, token)
                 if child is not None and child not in number:
                     if len(number) >= _MOST_STATES:
                         raise GFlowNetError(

@@ -167,7 +167,7 @@ def closure(edges: Bool[Array, "d d"]) -> Bool[Array, "d d"]:
 
 
 def _closures(edges: np.ndarray) -> np.ndarray:
-    reach = edges | np.eye(edges.shape[1], dtype=bool)
+    reach: np.ndarray = edges | np.eye(edges.shape[1], dtype=bool)
     for _ in range(max(1, (edges.shape[1] - 1).bit_length())):
         reach = (reach[:, :, :, None] & reach[:, None, :, :]).any(2)
     return reach

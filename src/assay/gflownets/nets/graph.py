@@ -60,7 +60,7 @@ class GraphNet(eqx.Module):
         """Hidden activations of graphs given as flat adjacency matrices."""
         edges = obs.reshape(-1, self.d, self.d)
         x = jnp.broadcast_to(self.names, (edges.shape[0], *self.names.shape))
-        if self.condition_head is not None:
+        if self.condition_head is not None and condition is not None:
             x = x + self.condition_head(condition)[:, None]
         for layer in self.rounds:
             out, back = jnp.einsum("rij,rjc->ric", edges, x), jnp.einsum("rij,ric->rjc", edges, x)

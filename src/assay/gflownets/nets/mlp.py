@@ -64,7 +64,7 @@ class MLP(eqx.Module):
                 h = self.first.weight[rows].sum(-2) + self.first.bias
         else:
             h = self.first(obs.reshape(obs.shape[0], -1).astype(self.first.weight.dtype))
-        if self.condition_head is not None:
+        if self.condition_head is not None and condition is not None:
             h = h + self.condition_head(condition)
         h = jax.nn.relu(h)
         for layer in self.trunk:

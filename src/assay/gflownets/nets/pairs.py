@@ -62,7 +62,7 @@ class PairNet(eqx.Module):
         """Hidden activations of forests."""
         there = obs[..., -1] > 0
         x = self.first(obs)
-        if self.condition_head is not None:
+        if self.condition_head is not None and condition is not None:
             x = x + self.condition_head(condition)[:, None]
         for block in self.blocks:
             x = block(x, there[:, None, None, :])

@@ -63,7 +63,7 @@ class Transformer(eqx.Module):
     def _with_start(self, tokens: Int[Array, "rows slots"], condition: Array | None) -> Array:
         start = jnp.full((tokens.shape[0], 1), self.spec.levels, tokens.dtype)
         x = self.tokens[jnp.concatenate([start, tokens], axis=1)] + self.positions
-        if self.condition_head is not None:
+        if self.condition_head is not None and condition is not None:
             x = x + self.condition_head(condition)[:, None]
         return x
 
@@ -98,7 +98,7 @@ class Transformer(eqx.Module):
     ) -> tuple[Cache, Float[Array, "rows dim"]]:
         """Read one letter (the start token at t = 0), given the cache of those before."""
         x = self.tokens[token] + self.positions[t]
-        if self.condition_head is not None:
+        if self.condition_head is not None and condition is not None:
             x = x + self.condition_head(condition)
         x = x[:, None]
         seen = jnp.arange(self.spec.slots + 1) <= t
