@@ -1,10 +1,13 @@
-"""Measures, hull coverage, conformal sets and ensembles against probly, crepes, MAPIE and scikit-learn, on the same arrays.
+"""Measures, hull coverage, conformal sets and ensembles against probly, crepes, MAPIE and scikit-learn, on the same
+arrays.
 
     make bench FIELD=uncertainty
 
 The rivals run in an environment of their own (build/peers/uncertainty on Python 3.13, made on the first call; or the
-interpreter named by ASSAY_PEER_PYTHON), which this script starts with itself and the arrays; the two sides take turns. One
-thread on either side. The last lines are ``uncertainty <what>: ratio <r> target <t> ok|short``; a ratio above 1 is faster.
+interpreter named by ASSAY_PEER_PYTHON), which this script starts with itself and the arrays; the two sides take turns.
+One
+thread on either side. The last lines are ``uncertainty <what>: ratio <r> target <t> ok|short``; a ratio above 1 is
+faster.
 """
 
 from __future__ import annotations
@@ -75,7 +78,10 @@ def rivals(folder: str) -> None:
     lower, upper = torch.tensor(data["lower"]), torch.tensor(data["upper"])
 
     def three_entropies() -> float:
-        return sum(timed(lambda f=f: f(sample)) for f in (entropy_of_expected_predictive_distribution, conditional_entropy, mutual_information))  # type: ignore[misc]
+        return sum(
+            timed(lambda f=f: f(sample))
+            for f in (entropy_of_expected_predictive_distribution, conditional_entropy, mutual_information)
+        )  # type: ignore[misc]
 
     def upper_entropies() -> float:
         from probly.quantification.measure.credal_set import upper_entropy
@@ -124,11 +130,13 @@ def rivals(folder: str) -> None:
 
     def checks() -> dict[str, Any]:
         small = TorchProbabilityIntervalsCredalSet(
-            lower_bounds=torch.tensor([[0.1, 0.2, 0.3]], dtype=torch.float64), upper_bounds=torch.tensor([[0.3, 0.4, 0.5]], dtype=torch.float64)
-        )  # fmt: skip
+            lower_bounds=torch.tensor([[0.1, 0.2, 0.3]], dtype=torch.float64),
+            upper_bounds=torch.tensor([[0.3, 0.4, 0.5]], dtype=torch.float64),
+        )
         ball = TorchDistanceBasedCredalSet(
-            nominal=TorchProbabilityCategoricalDistribution(torch.full((1, 4), 0.25, dtype=torch.float64)), radius=torch.tensor([0.2], dtype=torch.float64)
-        )  # fmt: skip
+            nominal=TorchProbabilityCategoricalDistribution(torch.full((1, 4), 0.25, dtype=torch.float64)),
+            radius=torch.tensor([0.2], dtype=torch.float64),
+        )
         wrong = np.array([0.0] * 8 + [1.0, 1.0])
         u = np.arange(10.0)
         hundred = (np.arange(100) >= 80).astype(float)
@@ -170,7 +178,10 @@ def peer_python() -> Path:
     if not python.exists():
         base = shutil.which("python3.13")
         if base is None:
-            raise SystemExit("probly 0.9.1 needs Python 3.13: put python3.13 on the PATH, or name an interpreter with ASSAY_PEER_PYTHON")
+            raise SystemExit(
+                "probly 0.9.1 needs Python 3.13: put python3.13 on the PATH, or name an interpreter with "
+                "ASSAY_PEER_PYTHON"
+            )
         subprocess.run([base, "-m", "venv", str(PEER)], check=True)
         requirements = ROOT / "benchmarks" / "peers" / "uncertainty.txt"
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)], check=True)
@@ -182,7 +193,17 @@ def main() -> None:
     from sklearn.ensemble import BaggingClassifier
     from sklearn.tree import DecisionTreeClassifier
 
-    from assay.uncertainty import Ensemble, Hull, Intervals, Sample, SplitConformal, TVBall, hull_coverage, lower_entropy, quantify
+    from assay.uncertainty import (
+        Ensemble,
+        Hull,
+        Intervals,
+        Sample,
+        SplitConformal,
+        TVBall,
+        hull_coverage,
+        lower_entropy,
+        quantify,
+    )
     from assay.uncertainty import metrics as m
     from assay.uncertainty.conformal import conformal_quantile
     from assay.uncertainty.credal import upper_entropy
@@ -202,11 +223,21 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         np.savez(
-            Path(folder) / "arrays.npz", members=members, vertices=vertices, targets=targets, lower=lower, upper=upper, probs=probs,
-            labels=labels, new=new,
-        )  # fmt: skip
+            Path(folder) / "arrays.npz",
+            members=members,
+            vertices=vertices,
+            targets=targets,
+            lower=lower,
+            upper=upper,
+            probs=probs,
+            labels=labels,
+            new=new,
+        )
         peer = subprocess.Popen(
-            [str(peer_python()), str(Path(__file__)), "--rivals", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [str(peer_python()), str(Path(__file__)), "--rivals", folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert peer.stdin is not None
         assert peer.stdout is not None
@@ -227,7 +258,9 @@ def main() -> None:
                 theirs.append(ask(rival))
             a, b = statistics.median(mine), statistics.median(theirs)
             print(f"{what:46s} assay {a * 1e3:10.2f} ms   {rival:8s} {b * 1e3:10.2f} ms", flush=True)
-            verdicts.append(f"uncertainty {what}: ratio {b / a:.1f} target {target:g} {'ok' if b / a >= target else 'short'}")
+            verdicts.append(
+                f"uncertainty {what}: ratio {b / a:.1f} target {target:g} {'ok' if b / a >= target else 'short'}"
+            )
 
         checked = members  # the check that rows are distributions is part of our time
         race("entropy TU+AU+EU against probly", lambda: quantify(Sample(checked)), "entropy", 15)
@@ -252,7 +285,9 @@ def main() -> None:
                 "6 AURC, ten rows (10 bins)": m.aurc(np.arange(10.0), ten),
                 "6 AURC, constant uncertainty, errors first": m.aurc(np.zeros(30), tied),
                 "6 AURC, constant uncertainty, errors last": m.aurc(np.zeros(30), tied[::-1].copy()),
-                "6 AURC, hundred rows, 20 wrong and most uncertain": m.aurc(np.arange(100.0), (np.arange(100) >= 80).astype(float)),
+                "6 AURC, hundred rows, 20 wrong and most uncertain": m.aurc(
+                    np.arange(100.0), (np.arange(100) >= 80).astype(float)
+                ),
                 "7 AUROC of constant scores": m.auroc(np.zeros(50), np.zeros(50)),
                 "8 quantile of 8 scores at alpha .1": conformal_quantile(np.arange(1.0, 9.0), 0.1),
             }
@@ -265,16 +300,28 @@ def main() -> None:
     big = Intervals(*million)
     seconds = statistics.median(timed(lambda: upper_entropy(big)) for _ in range(3))
     print(f"\nupper entropy of 1e6 rows x {CLASSES} classes: {seconds:.2f} s")
-    verdicts.append(f"uncertainty upper entropy of 1e6 rows within 2 s: ratio {2 / seconds:.1f} target 1 {'ok' if seconds <= 2 else 'short'}")
+    verdicts.append(
+        "uncertainty upper entropy of 1e6 rows within 2 s: "
+        f"ratio {2 / seconds:.1f} target 1 {'ok' if seconds <= 2 else 'short'}"
+    )
 
     X, y = load_digits(return_X_y=True)
     mine, theirs_fit = [], []
     for _ in range(REPEATS):
         mine.append(timed(lambda: Ensemble(DecisionTreeClassifier(), n=20).fit(X, y).predict(X)))
-        theirs_fit.append(timed(lambda: BaggingClassifier(DecisionTreeClassifier(), 20, n_jobs=1, random_state=0).fit(X, y).predict_proba(X)))
+        theirs_fit.append(
+            timed(
+                lambda: (
+                    BaggingClassifier(DecisionTreeClassifier(), 20, n_jobs=1, random_state=0).fit(X, y).predict_proba(X)
+                )
+            )
+        )
     a, b = statistics.median(mine), statistics.median(theirs_fit)
     print(f"{'20 bagged trees on digits, fit + predict':46s} assay {a * 1e3:10.2f} ms   scikit-learn {b * 1e3:6.2f} ms")
-    verdicts.append(f"uncertainty ensemble against BaggingClassifier: ratio {b / a:.2f} target 0.9 {'ok' if b / a >= 0.9 else 'short'}")
+    verdicts.append(
+        "uncertainty ensemble against BaggingClassifier: "
+        f"ratio {b / a:.2f} target 0.9 {'ok' if b / a >= 0.9 else 'short'}"
+    )
     print("\n" + "\n".join(verdicts))
 
 

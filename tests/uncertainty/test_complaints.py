@@ -102,7 +102,8 @@ def test_raps_has_no_epsilon():
 
 
 def test_ties_do_not_depend_on_the_order_of_rows():
-    """probly, measured: constant scores give AUROC 1.0; selective prediction gives 0.654 or 0.051 for the same 30 % error."""
+    """probly, measured: constant scores give AUROC 1.0; selective prediction gives 0.654 or 0.051 for the same 30 %
+    error."""
     rng = np.random.default_rng(4)
     u = rng.random(200).round(1)
     loss = (rng.random(200) < 0.3).astype(float)

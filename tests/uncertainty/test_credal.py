@@ -77,9 +77,13 @@ def test_hull_entropy_against_a_general_solver():
     assert gap.max() <= 1e-8
     for v, best in zip(vertices, value, strict=True):
         found = minimize(
-            lambda x, v=v: -shannon(np.maximum(x @ v, 1e-300)), np.full(5, 0.2), bounds=[(0, 1)] * 5,
-            constraints={"type": "eq", "fun": lambda x: x.sum() - 1}, method="SLSQP", options={"ftol": 1e-12, "maxiter": 500},
-        )  # fmt: skip
+            lambda x, v=v: -shannon(np.maximum(x @ v, 1e-300)),
+            np.full(5, 0.2),
+            bounds=[(0, 1)] * 5,
+            constraints={"type": "eq", "fun": lambda x: x.sum() - 1},
+            method="SLSQP",
+            options={"ftol": 1e-12, "maxiter": 500},
+        )
         assert best == pytest.approx(-found.fun, abs=2e-6)
 
 
@@ -188,7 +192,8 @@ def test_decisions():
     assert dominance_set(box).tolist() == [[True, True, True]]
     assert gamma_maximin(box).tolist() == [0]
     assert e_admissible(box).tolist() == [[True, True, False]]
-    # dominated by no class alone, yet best for no distribution: class 2 needs p2 >= p0, p1; p2 <= .3 < .3 + ... with p0 >= .3
+    # dominated by no class alone, yet best for no distribution: class 2 needs p2 >= p0, p1; p2 <= .3 < .3 + ... with
+    # p0 >= .3
     loss = np.array([[0, 1, 0.2], [1, 0, 0.2], [1, 1, 0.2]])
     assert gamma_maximin(box, cost=loss).tolist() == [2]
     ball = TVBall([[0.5, 0.3, 0.2]], 0.1)

@@ -273,9 +273,18 @@ def test_check_11_public_first_order_data(public_table):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("movie", 1.413), ("sbu3dfe", 1.707), ("sjaffe", 1.718), ("yeast_spo5", 1.069), ("yeast_cold", 1.373), ("emotion6", 1.246),
-     ("m2b", 0.655), ("painting", 1.488), ("scut_fbp", 0.917)],
-)  # fmt: skip
+    [
+        ("movie", 1.413),
+        ("sbu3dfe", 1.707),
+        ("sjaffe", 1.718),
+        ("yeast_spo5", 1.069),
+        ("yeast_cold", 1.373),
+        ("emotion6", 1.246),
+        ("m2b", 0.655),
+        ("painting", 1.488),
+        ("scut_fbp", 0.917),
+    ],
+)
 def test_check_11_mean_target_entropies(public_table, name, value):
     assert entropy(public_table(name).y).mean() == pytest.approx(value, abs=6e-4)
 
@@ -285,7 +294,8 @@ def test_check_12_hull_coverage():
     vertices = rng.dirichlet(np.ones(6), (200, 5))
     inside = np.einsum("nmk,nm->nk", vertices, rng.dirichlet(np.ones(5), 200))
     assert hull_coverage(Hull(vertices), inside).all()
-    # The first class of every vertex is at most 0.5; a target 0.005 above that, 0.005 less elsewhere, is 0.01 away in L1.
+    # The first class of every vertex is at most 0.5; a target 0.005 above that, 0.005 less elsewhere, is 0.01 away in
+    # L1.
     flat = np.zeros((100, 3, 4))
     flat[:, :, 0] = 0.5
     flat[:, :, 1:] = 0.5 * np.eye(3)

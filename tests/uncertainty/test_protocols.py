@@ -82,18 +82,34 @@ def test_active_learning_strategies():
     areas = {}
     for strategy in ("random", "entropy", "least_confident", "margin", "uncertainty", "badge"):
         result = active_learning(
-            lambda s: ForestEnsemble(RandomForestClassifier(15, random_state=s)), X[:800], y[:800], X[800:], y[800:], strategy=strategy,
-            start=10, step=10, rounds=5, seed=0,
-        )  # fmt: skip
+            lambda s: ForestEnsemble(RandomForestClassifier(15, random_state=s)),
+            X[:800],
+            y[:800],
+            X[800:],
+            y[800:],
+            strategy=strategy,
+            start=10,
+            step=10,
+            rounds=5,
+            seed=0,
+        )
         areas[strategy] = result.scores["area"]
         x, _ = result.curves["accuracy"]
         assert x.tolist() == [10, 20, 30, 40, 50, 60]
         assert len(set(result.rows["labelled"])) == 60
     assert all(a > 0.8 for a in areas.values())
     again = active_learning(
-        lambda s: ForestEnsemble(RandomForestClassifier(15, random_state=s)), X[:800], y[:800], X[800:], y[800:], strategy="badge",
-        start=10, step=10, rounds=5, seed=0,
-    )  # fmt: skip
+        lambda s: ForestEnsemble(RandomForestClassifier(15, random_state=s)),
+        X[:800],
+        y[:800],
+        X[800:],
+        y[800:],
+        strategy="badge",
+        start=10,
+        step=10,
+        rounds=5,
+        seed=0,
+    )
     assert again.scores["area"] == areas["badge"]
 
 
@@ -213,9 +229,9 @@ def test_semantic_and_spectral_uncertainty():
 
 def test_case_graph():
     pytest.importorskip("torch")
-    from assay.uncertainty.cases import run_case
+    from assay.uncertainty.cases import graph
 
-    figures, figure = run_case("graph", draw=True)
+    figures, figure = graph.run(draw=True)
     assert figures["accuracy with edges"] > figures["accuracy features alone"]
     assert figures["bridges found by aleatoric, AUROC"] > 0.7
     assert figures["shifted nodes found by own evidence, AUROC"] > 0.9
@@ -225,7 +241,7 @@ def test_case_graph():
 def test_case_stream():
     from assay.uncertainty.cases import stream
 
-    figures, figure = stream.run(n=900, draw=True)
+    figures, figure = stream.run(n=600, draw=True)
     assert figures["epistemic_after"] > 1.2 * figures["epistemic_before"]
     assert figures["accuracy_after"] < figures["accuracy_before"]
     assert figure is not None
@@ -327,8 +343,16 @@ def test_readers(tmp_path):
 
     from assay.uncertainty.data import read_chaosnli, read_dcic, read_ldl_mat, read_table
 
-    people = [{"name": "a", "annotations": [{"image_path": "x.png", "class_label": "cat"}, {"image_path": "y.png", "class_label": "dog"}]},
-              {"name": "b", "annotations": [{"image_path": "x.png", "class_label": "dog"}]}]  # fmt: skip
+    people = [
+        {
+            "name": "a",
+            "annotations": [
+                {"image_path": "x.png", "class_label": "cat"},
+                {"image_path": "y.png", "class_label": "dog"},
+            ],
+        },
+        {"name": "b", "annotations": [{"image_path": "x.png", "class_label": "dog"}]},
+    ]
     (tmp_path / "annotations.json").write_text(json.dumps(people))
     assert {k: v.tolist() for k, v in read_dcic(tmp_path).items()} == {"x.png": [1, 1], "y.png": [0, 1]}
     (tmp_path / "nli.jsonl").write_text('{"uid": "1", "label_counter": {"e": 60, "n": 40}}\n')
@@ -375,10 +399,12 @@ def test_plots_are_drawn(tmp_path):
         LevelSet([[6.0, 4.0, 3.0]], 0.3),
     ]
     figures = [
-        plots.plot_risk_coverage({"forest": result}), plots.plot_reliability(rep.mean(), y), plots.plot_steps(stream, 30),
+        plots.plot_risk_coverage({"forest": result}),
+        plots.plot_reliability(rep.mean(), y),
+        plots.plot_steps(stream, 30),
         plots.plot_spider({"a": {"x": 1.0, "y": 0.0, "z": 2.0}, "b": {"x": 0.5, "y": 1.0, "z": 2.0}}),
         *(plots.plot_simplex(s, target=[0.4, 0.4, 0.2], points=40) for s in sets),
-    ]  # fmt: skip
+    ]
     for i, figure in enumerate(figures):
         figure.savefig(tmp_path / f"{i}.png", dpi=60)
         assert (tmp_path / f"{i}.png").stat().st_size > 2000
@@ -390,9 +416,12 @@ def test_the_benchmark_runs_and_knows_what_fits(tmp_path):
     from assay.uncertainty.benchmark import benchmark
 
     results = benchmark.run(
-        tasks=["select-wine", "first-order-gaussians", "regress-diabetes"], methods=["frequencies", "bagged_trees", "laplace_logistic", "laplace_ridge"],
-        seeds=[0, 1], store=tmp_path, progress=False,
-    )  # fmt: skip
+        tasks=["select-wine", "first-order-gaussians", "regress-diabetes"],
+        methods=["frequencies", "bagged_trees", "laplace_logistic", "laplace_ridge"],
+        seeds=[0, 1],
+        store=tmp_path,
+        progress=False,
+    )
     assert results.exit_code == 0
     rows = {row.method: row.mean for row in results.leaderboard(task="select-wine").rows}
     assert rows["laplace_logistic"] > rows["frequencies"]

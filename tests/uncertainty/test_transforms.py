@@ -45,12 +45,26 @@ from assay.training import TrainConfig  # noqa: E402
 FAST = TrainConfig(epochs=25, lr=4e-3, optimizer="adamw", weight_decay=1e-4, schedule="cosine", clip_norm=5.0)
 # The settings of the papers, but for the size of the ensembles and the number of passes.
 METHODS = [
-    (T.TorchClassifier, {}), (T.DeepEnsemble, {"n": 3}), (T.MCDropout, {"passes": 30}), (T.DropConnect, {"passes": 30}),
-    (T.BatchEnsemble, {}), (T.Masksembles, {}), (T.SubEnsemble, {"n": 3}), (T.MeanFieldNetwork, {"passes": 20}),
-    (T.LastLayerLaplace, {}), (T.SWAG, {"swag_epochs": 8, "passes": 15}), (T.SNGP, {}), (T.DUQ, {}), (T.DDU, {}),
-    (T.EvidentialClassifier, {}), (T.EvidentialClassifier, {"loss": "ce"}), (T.EvidentialClassifier, {"loss": "log"}), (T.HetNet, {"draws": 30}),
-    (T.PosteriorNetwork, {}), (T.CredalRelativeLikelihood, {"n": 4}),
-]  # fmt: skip
+    (T.TorchClassifier, {}),
+    (T.DeepEnsemble, {"n": 3}),
+    (T.MCDropout, {"passes": 30}),
+    (T.DropConnect, {"passes": 30}),
+    (T.BatchEnsemble, {}),
+    (T.Masksembles, {}),
+    (T.SubEnsemble, {"n": 3}),
+    (T.MeanFieldNetwork, {"passes": 20}),
+    (T.LastLayerLaplace, {}),
+    (T.SWAG, {"swag_epochs": 8, "passes": 15}),
+    (T.SNGP, {}),
+    (T.DUQ, {}),
+    (T.DDU, {}),
+    (T.EvidentialClassifier, {}),
+    (T.EvidentialClassifier, {"loss": "ce"}),
+    (T.EvidentialClassifier, {"loss": "log"}),
+    (T.HetNet, {"draws": 30}),
+    (T.PosteriorNetwork, {}),
+    (T.CredalRelativeLikelihood, {"n": 4}),
+]
 
 
 def digits(n=500):
@@ -183,10 +197,15 @@ def test_evidential_regression_on_a_noisy_curve():
 
 @pytest.mark.parametrize(
     "method",
-    [Ensemble(DecisionTreeClassifier(), n=8), Ensemble(GaussianNB(), n=4), ForestEnsemble(RandomForestClassifier(20, random_state=0)),
-     Single(LogisticRegression(max_iter=300)), Mahalanobis(LogisticRegression(max_iter=300))],
+    [
+        Ensemble(DecisionTreeClassifier(), n=8),
+        Ensemble(GaussianNB(), n=4),
+        ForestEnsemble(RandomForestClassifier(20, random_state=0)),
+        Single(LogisticRegression(max_iter=300)),
+        Mahalanobis(LogisticRegression(max_iter=300)),
+    ],
     ids=lambda v: type(v).__name__,
-)  # fmt: skip
+)
 def test_estimators_with_names_frames_and_strings(method):
     X, y = load_wine(return_X_y=True)
     frame = pd.DataFrame(X, index=[f"bottle {i}" for i in range(len(X))])

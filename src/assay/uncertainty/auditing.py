@@ -81,9 +81,12 @@ class Audit:
         if self.sample is not None:
             pictures.append(plots.plot_histograms(self.rows))
         parts = [
-            "<!doctype html><meta charset='utf-8'><title>Audit of predictions</title><style>body{font:15px/1.5 system-ui,sans-serif;"
-            "max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}table{border-collapse:collapse;margin:.5rem 0 1.5rem}"
-            "td{padding:.15rem 1rem .15rem 0;border-bottom:1px solid #eee}td:last-child{font-variant-numeric:tabular-nums}"
+            "<!doctype html><meta charset='utf-8'><title>Audit of predictions</title><style>"
+            "body{font:15px/1.5 system-ui,sans-serif;"
+            "max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
+            "table{border-collapse:collapse;margin:.5rem 0 1.5rem}"
+            "td{padding:.15rem 1rem .15rem 0;border-bottom:1px solid #eee}"
+            "td:last-child{font-variant-numeric:tabular-nums}"
             "img{max-width:100%}</style><h1>Audit of predictions</h1>"
         ]
         for figure in pictures:
@@ -106,7 +109,8 @@ def read_predictions(
     Parameters
     ----------
     path : path
-        ``.npy`` is mapped into memory, not read whole. A CSV with columns ``row, member`` and one a class, or one column a
+        ``.npy`` is mapped into memory, not read whole. A CSV with columns ``row, member`` and one a class, or one
+        column a
         class (a single member).
     key : str, optional
         Array in an ``.npz``; needed if there are several.
@@ -160,8 +164,8 @@ def as_sample(array: Any, *, axis: int | None = None, n_rows: int | None = None)
         fits = [a for a in (0, 1) if n_rows is not None and array.shape[1 - a] == n_rows]
         if len(fits) != 1:
             raise AmbiguousAxis(
-                f"shape {array.shape}: say which axis holds the members, 0 for (members, rows, classes) or 1 for (rows, members, "
-                "classes)"
+                f"shape {array.shape}: say which axis holds the members, 0 for (members, rows, classes) or "
+                "1 for (rows, members, classes)"
             )
         axis = fits[0]
     return Sample(array, axis=axis), axis
@@ -240,10 +244,19 @@ def _number(text: str) -> bool:
 
 
 def audit(
-    predictions: Sample | ArrayLike | str | Path, y: ArrayLike | str | Path | None = None, *, axis: int | None = None,
-    key: str | None = None, groups: ArrayLike | None = None, ood: Sample | ArrayLike | str | Path | None = None, alpha: float = 0.1,
-    classes: Sequence[Hashable] | None = None, resamples: int = 200, seed: int = 0, rows_for_credal: int = 20_000,
-) -> Audit:  # fmt: skip
+    predictions: Sample | ArrayLike | str | Path,
+    y: ArrayLike | str | Path | None = None,
+    *,
+    axis: int | None = None,
+    key: str | None = None,
+    groups: ArrayLike | None = None,
+    ood: Sample | ArrayLike | str | Path | None = None,
+    alpha: float = 0.1,
+    classes: Sequence[Hashable] | None = None,
+    resamples: int = 200,
+    seed: int = 0,
+    rows_for_credal: int = 20_000,
+) -> Audit:
     """The full report on saved member probabilities.
 
     Parameters
@@ -347,8 +360,14 @@ def _opened(given: Any, axis: int | None, key: str | None, n_rows: int | None) -
 
 
 def _label_sections(
-    found: Audit, sample: Sample, labels: NDArray[Any], groups: ArrayLike | None, alpha: float, resamples: int, seed: int
-) -> None:  # fmt: skip
+    found: Audit,
+    sample: Sample,
+    labels: NDArray[Any],
+    groups: ArrayLike | None,
+    alpha: float,
+    resamples: int,
+    seed: int,
+) -> None:
     p = sample.mean()
     codes = label_codes(labels, len(p), sample.n_classes, sample.classes if labels.dtype.kind not in "iuf" else None)
     wrong = p.argmax(1) != codes
@@ -359,10 +378,13 @@ def _label_sections(
     found.sections["quality"] = {
         "accuracy": (float((~wrong).mean()), low, high),
         "accuracy of single members, mean": float(each.mean()),
-        "log loss (nats)": (m.log_loss(p, codes), *m.bootstrap(lambda r: m.log_loss(p[r], codes[r]), len(p), resamples=resamples, seed=seed)),
+        "log loss (nats)": (
+            m.log_loss(p, codes),
+            *m.bootstrap(lambda r: m.log_loss(p[r], codes[r]), len(p), resamples=resamples, seed=seed),
+        ),
         "Brier score": m.brier_score(p, codes),
         "sharpness (mean entropy)": m.sharpness(p),
-    }  # fmt: skip
+    }
     found.sections["calibration"] = {
         "ECE": m.expected_calibration_error(p, codes),
         "ECE, bins of equal mass": m.expected_calibration_error(p, codes, mass="equal"),

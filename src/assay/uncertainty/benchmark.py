@@ -52,7 +52,8 @@ def load_task(purpose: str, dataset: str, **options: Any) -> UncertaintyTask:
 
 
 class Frequencies:
-    """The trivial baseline: every row gets the shares of the classes (mean and variance of the targets), equally unsure."""
+    """The trivial baseline: every row gets the shares of the classes (mean and variance of the targets), equally
+    unsure."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -261,9 +262,13 @@ def _ood(data: UncertaintyTask, method: Method, context: RunContext) -> dict[str
     s = result.scores
     hit = np.asarray(near.mean()).argmax(1) == np.searchsorted(np.unique(y[train]), y[test])
     return {
-        "headline": s["auroc"], "accuracy": float(hit.mean()), "ood_auroc": s["auroc"], "ood_aupr": s["aupr_out"], "fpr95": s["fpr95"],
+        "headline": s["auroc"],
+        "accuracy": float(hit.mean()),
+        "ood_auroc": s["auroc"],
+        "ood_aupr": s["aupr_out"],
+        "fpr95": s["fpr95"],
         "detection_error": s["detection_error"],
-    }  # fmt: skip
+    }
 
 
 def _active(data: UncertaintyTask, method: Method, context: RunContext) -> dict[str, float]:
@@ -273,9 +278,17 @@ def _active(data: UncertaintyTask, method: Method, context: RunContext) -> dict[
     assert X is not None
     pool, test = _split(len(y), context, 0.6)
     result = active_learning(
-        lambda seed: _make(method, context, seed), X[pool], y[pool], X[test], y[test], strategy=data.option("strategy", "uncertainty"),
-        start=data.option("start", 30), step=data.option("step", 20), rounds=data.option("rounds", 8), seed=context.integer_seed("queries"),
-    )  # fmt: skip
+        lambda seed: _make(method, context, seed),
+        X[pool],
+        y[pool],
+        X[test],
+        y[test],
+        strategy=data.option("strategy", "uncertainty"),
+        start=data.option("start", 30),
+        step=data.option("step", 20),
+        rounds=data.option("rounds", 8),
+        seed=context.integer_seed("queries"),
+    )
     _curve(context, "accuracy over labelled rows", *result.curves["accuracy"], "labelled rows")
     return {"headline": result.scores["area"], "accuracy": result.scores["final"], "active_area": result.scores["area"]}
 
@@ -384,8 +397,8 @@ benchmark = Benchmark(
     evaluate,
     version="1",
     description=(
-        "The headline of a task is 1 - AURC (selective prediction), AUROC (foreign inputs), the normalised area under the learning "
-        "curve (active learning), 1 - TV to the true distribution (first-order data), 1 - CRPS / spread (regression)."
+        "The headline of a task is 1 - AURC (selective prediction), AUROC (foreign inputs), the normalised area under the "
+        "learning curve (active learning), 1 - TV to the true distribution (first-order data), 1 - CRPS / spread (regression)."
     ),
     packages=("scikit-learn", "torch", "accelerate", "jax", "flax"),
     applicable=applicable,
@@ -393,19 +406,42 @@ benchmark = Benchmark(
 benchmark.checks.append(check_representation)
 
 for _name in ("digits", "breast_cancer", "wine"):
-    benchmark.add_task(f"select-{_name}", partial(load_task, "select", _name), title=f"Selective prediction, {DATASETS[_name].title}", tags={"select"})  # fmt: skip
+    benchmark.add_task(
+        f"select-{_name}",
+        partial(load_task, "select", _name),
+        title=f"Selective prediction, {DATASETS[_name].title}",
+        tags={"select"},
+    )
 for _kind in ("classes", "inverted", "permuted", "noise"):
-    benchmark.add_task(f"ood-digits-{_kind}", partial(load_task, "ood", "digits"), title=f"Foreign inputs: digits, {_kind}", tags={"ood"}, foreign=_kind)  # fmt: skip
+    benchmark.add_task(
+        f"ood-digits-{_kind}",
+        partial(load_task, "ood", "digits"),
+        title=f"Foreign inputs: digits, {_kind}",
+        tags={"ood"},
+        foreign=_kind,
+    )
 benchmark.add_task(
     "active-digits", partial(load_task, "active", "digits"), title="Active learning, digits", tags={"active"}
 )
-benchmark.add_task("active-wine", partial(load_task, "active", "wine"), title="Active learning, wine", tags={"active"}, start=10, step=8, rounds=5)  # fmt: skip
+benchmark.add_task(
+    "active-wine",
+    partial(load_task, "active", "wine"),
+    title="Active learning, wine",
+    tags={"active"},
+    start=10,
+    step=8,
+    rounds=5,
+)
 for _data in DATASETS.values():
     if _data.name == "gaussians" or (_data.source is not None and _data.name != "cifar10h"):
         benchmark.add_task(
-            f"first-order-{_data.name}", partial(load_task, "first-order", _data.name), title=f"First-order data, {_data.title}",
-            tags={"first-order"}, licence=_data.source.licence if _data.source else "", citation=_data.source.citation if _data.source else "",
-        )  # fmt: skip
+            f"first-order-{_data.name}",
+            partial(load_task, "first-order", _data.name),
+            title=f"First-order data, {_data.title}",
+            tags={"first-order"},
+            licence=_data.source.licence if _data.source else "",
+            citation=_data.source.citation if _data.source else "",
+        )
 benchmark.add_task(
     "regress-diabetes", partial(load_task, "regress", "diabetes"), title="Regression, diabetes", tags={"regress"}
 )
@@ -439,19 +475,42 @@ benchmark.add_method("credal_rl", Named(f"{_T}.CredalRelativeLikelihood"), title
 benchmark.add_method(
     "efficient_credal", Named("credal_methods.EfficientCredal", f"{_T}.TorchClassifier"), title="EffCre", alpha=0.8,
 )  # fmt: skip
-benchmark.add_method("forest", Named(f"{_S}.ForestEnsemble"), title="Random forest, tree by tree", base="sklearn.ensemble.RandomForestClassifier")  # fmt: skip
+benchmark.add_method(
+    "forest",
+    Named(f"{_S}.ForestEnsemble"),
+    title="Random forest, tree by tree",
+    base="sklearn.ensemble.RandomForestClassifier",
+)
 benchmark.add_method(
     "bagged_trees", Named(f"{_S}.Ensemble"), title="Bagged trees", base="sklearn.tree.DecisionTreeClassifier", n=20
 )
-benchmark.add_method("laplace_logistic", Named("laplace.LaplaceLogistic", scaled=True), title="Logistic regression, Laplace", tags={"labels"})  # fmt: skip
+benchmark.add_method(
+    "laplace_logistic",
+    Named("laplace.LaplaceLogistic", scaled=True),
+    title="Logistic regression, Laplace",
+    tags={"labels"},
+)
 benchmark.add_method("mahalanobis", Named("density.Mahalanobis", scaled=True), title="Mahalanobis", tags={"labels"})
 benchmark.add_method("flax_ensemble", Named("transforms_flax.FlaxEnsemble"), title="Deep ensemble (Flax)", n=10)
 benchmark.add_method("flax_dropout", Named("transforms_flax.FlaxDropout"), title="MC-Dropout (Flax)", passes=100)
 benchmark.add_method(
     "laplace_ridge", Named("laplace.LaplaceRidge", scaled=True), title="Bayesian linear regression", tags={"regression"}
 )
-benchmark.add_method("evidential_regression", Named(f"{_T}.EvidentialRegressor"), title="Evidential regression", tags={"regression"}, epochs=100)  # fmt: skip
-benchmark.add_method("bagged_regression_trees", Named(f"{_S}.Ensemble"), title="Bagged regression trees", tags={"regression"}, base="sklearn.tree.DecisionTreeRegressor", n=30)  # fmt: skip
+benchmark.add_method(
+    "evidential_regression",
+    Named(f"{_T}.EvidentialRegressor"),
+    title="Evidential regression",
+    tags={"regression"},
+    epochs=100,
+)
+benchmark.add_method(
+    "bagged_regression_trees",
+    Named(f"{_S}.Ensemble"),
+    title="Bagged regression trees",
+    tags={"regression"},
+    base="sklearn.tree.DecisionTreeRegressor",
+    n=30,
+)
 
 benchmark.quick(
     tasks=["select-digits", "ood-digits-classes", "active-wine", "first-order-gaussians"],

@@ -41,9 +41,17 @@ def audit(
     from assay.uncertainty.auditing import read_labels
 
     found = make_audit(
-        predictions, y, axis=axis, key=key, groups=None if groups is None else read_labels(groups), ood=ood, alpha=alpha,
-        classes=classes.split(",") if classes else None, resamples=resamples, seed=seed,
-    )  # fmt: skip
+        predictions,
+        y,
+        axis=axis,
+        key=key,
+        groups=None if groups is None else read_labels(groups),
+        ood=ood,
+        alpha=alpha,
+        classes=classes.split(",") if classes else None,
+        resamples=resamples,
+        seed=seed,
+    )
     _print_sections(found.sections)
     if out is not None:
         typer.echo(f"\nwrote {found.write(out).resolve()}")
@@ -72,7 +80,8 @@ def conformal(
     method = SplitConformal(score, alpha, random_state=seed, groups="class" if by_class else None, classes=names)
     sets = method.fit(known.mean(), labels).predict(new.mean()).named(known.classes)
     typer.echo(
-        f"{len(sets):,} sets, mean size {sets.size.mean():.3f}, {int((sets.size == 0).sum()):,} empty; from {len(labels):,} calibration rows"
+        f"{len(sets):,} sets, mean size {sets.size.mean():.3f}, {int((sets.size == 0).sum()):,} empty; "
+        f"from {len(labels):,} calibration rows"
     )
     if out is not None:
         _write(

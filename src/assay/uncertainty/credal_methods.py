@@ -1,4 +1,5 @@
-"""Credal sets from ensembles, from one trained model, and from calibration data. (CreRL needs training: `transforms_torch`.)"""
+"""Credal sets from ensembles, from one trained model, and from calibration data. (CreRL needs training:
+`transforms_torch`.)"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def credal_wrapper(sample: Sample) -> Intervals:
 
 
 def credal_ensemble(sample: Sample, alpha: float = 0.5) -> Hull:
-    """CreEns: the convex hull of the share ``alpha`` of the members nearest (in L1) to their mean (Nguyen, Zhang and Huellermeier, 2025)."""
+    """CreEns: the convex hull of the share ``alpha`` of the members nearest (in L1) to their mean (Nguyen, Zhang and
+    Huellermeier, 2025)."""
     if not 0 < alpha <= 1:
         raise UncertaintyError(f"alpha, the share of members kept, lies in (0, 1], not {alpha}")
     keep = max(1, int(np.ceil(alpha * sample.n_members - 1e-9)))
@@ -95,8 +97,10 @@ def _sample_of(owner: Any, X: ArrayLike) -> Sample:
 class EfficientCredal(BaseEstimator):
     """EffCre: credal intervals from one trained model (arXiv 2603.08495).
 
-    Adding x to the logit of class k changes the mean train log-likelihood by ``x freq_k - mean log(1 - p_k + p_k e^x)``, which
-    is concave in x. The two shifts at which the relative likelihood is alpha bound the class's plausible logits; intervals are
+    Adding x to the logit of class k changes the mean train log-likelihood by ``x freq_k - mean log(1 - p_k + p_k
+    e^x)``, which
+    is concave in x. The two shifts at which the relative likelihood is alpha bound the class's plausible logits;
+    intervals are
     the smallest and largest softmax over the 2K shifted logit vectors and the unshifted one.
 
     Parameters
@@ -186,7 +190,8 @@ def _takes_distributions(model: Any) -> bool:
 
 
 def likelihood_shifts(p: Array, freq: Array, log_alpha: float) -> tuple[Array, Array]:
-    """Roots of ``x freq_k - mean log(1 - p_k + p_k e^x) = log alpha`` on both sides of 0, by bisection from the maximum."""
+    """Roots of ``x freq_k - mean log(1 - p_k + p_k e^x) = log alpha`` on both sides of 0, by bisection from the
+    maximum."""
     k = p.shape[1]
     low, high = np.zeros(k), np.zeros(k)
     with np.errstate(divide="ignore"):
@@ -220,15 +225,18 @@ SCORES = ("tv", "kl", "inner", "wasserstein")
 
 
 class ConformalCredalSet(BaseEstimator):
-    """Balls around predictions that hold the true distribution with probability ``1 - alpha`` (Javanmardi, Stutz and Huellermeier, 2024).
+    """Balls around predictions that hold the true distribution with probability ``1 - alpha`` (Javanmardi, Stutz and
+    Huellermeier, 2024).
 
-    A first-order conformal method: scores of calibration distributions, their k-th smallest, and the set of all distributions
+    A first-order conformal method: scores of calibration distributions, their k-th smallest, and the set of all
+    distributions
     with at most that score.
 
     Parameters
     ----------
     score : {"tv", "kl", "inner", "wasserstein"}
-        Total variation; ``KL(y || p)``; ``1 - p . y``; Wasserstein-1 over ordered classes (per step, so in 0 ... K - 1).
+        Total variation; ``KL(y || p)``; ``1 - p . y``; Wasserstein-1 over ordered classes (per step, so in 0 ... K -
+        1).
     alpha : float
 
     Examples

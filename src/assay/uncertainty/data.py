@@ -1,4 +1,5 @@
-"""Data by name: tables with labels, real first-order (label-distribution) data, and readers of public annotation formats."""
+"""Data by name: tables with labels, real first-order (label-distribution) data, and readers of public annotation
+formats."""
 
 from __future__ import annotations
 
@@ -130,14 +131,19 @@ DATASETS: dict[str, Dataset] = {
         Dataset("gaussians", "Four Gaussian classes, exact posteriors", _gaussians, (1500, 6, 4)),
         *(
             Dataset(
-                name, title, _ldl, shape,
-                DataSource("uncertainty", f"ldl_{name}.npz", "", _SHA[name], "see homepage (repository MIT)", LDL_CITE, LDL),
+                name,
+                title,
+                _ldl,
+                shape,
+                DataSource(
+                    "uncertainty", f"ldl_{name}.npz", "", _SHA[name], "see homepage (repository MIT)", LDL_CITE, LDL
+                ),
             )
             for name, title, shape in _FIRST_ORDER
         ),
         Dataset("cifar10h", "Human labels of the CIFAR-10 test images", _cifar10h, (10000, 0, 10), _CIFAR),
     )
-}  # fmt: skip
+}
 SOURCES: dict[str, DataSource] = {d.source.filename: d.source for d in DATASETS.values() if d.source is not None}
 
 
@@ -177,7 +183,8 @@ def load(name: str) -> Table:
 def read_dcic(folder: str | Path) -> dict[str, NDArray[np.int64]]:
     """Votes of the DCIC benchmark (Schmarje et al., 2022): ``annotations.json``, counts by image path.
 
-    The file is a list of ``{"name": annotator, "annotations": [{"image_path": ..., "class_label": ...}]}``. Returns counts
+    The file is a list of ``{"name": annotator, "annotations": [{"image_path": ..., "class_label": ...}]}``. Returns
+    counts
     ``int64[K]`` an image, classes in alphabetical order.
 
     Raises
@@ -204,7 +211,8 @@ def read_dcic(folder: str | Path) -> dict[str, NDArray[np.int64]]:
 
 
 def read_chaosnli(path: str | Path) -> tuple[list[str], NDArray[np.int64]]:
-    """Votes of ChaosNLI (Nie, Zhou and Bansal, EMNLP 2020): uids and counts ``int64[n, 3]`` for entailment, neutral, contradiction.
+    """Votes of ChaosNLI (Nie, Zhou and Bansal, EMNLP 2020): uids and counts ``int64[n, 3]`` for entailment, neutral,
+    contradiction.
 
     Raises
     ------

@@ -1,4 +1,5 @@
-"""Data whose uncertainty is known: moons, Gaussians with exact posteriors, noisy curves, block graphs, drifting streams."""
+"""Data whose uncertainty is known: moons, Gaussians with exact posteriors, noisy curves, block graphs, drifting
+streams."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class GaussianClasses:
 
 
 def noisy_curve(n: int = 300, seed: int = 0) -> tuple[Array, Array, Array]:
-    """X in [-4, 4] with a gap between -1 and 1, ``y = sin(2x) + sd(x) noise`` with ``sd = 0.05 + 0.2 |x| / 4``; X, y and sd."""
+    """X in [-4, 4] with a gap between -1 and 1, ``y = sin(2x) + sd(x) noise`` with ``sd = 0.05 + 0.2 |x| / 4``; X, y
+    and sd."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(1, 4, n) * rng.choice([-1, 1], n)
     sd = 0.05 + 0.05 * np.abs(x)
@@ -86,9 +88,17 @@ class BlockGraph:
 
 
 def bridged_blocks(
-    n: int = 300, k: int = 3, d: int = 8, *, inside: float = 0.08, across: float = 0.004, bridges: float = 0.1, labelled: float = 0.3,
-    separation: float = 1.2, seed: int = 0,
-) -> BlockGraph:  # fmt: skip
+    n: int = 300,
+    k: int = 3,
+    d: int = 8,
+    *,
+    inside: float = 0.08,
+    across: float = 0.004,
+    bridges: float = 0.1,
+    labelled: float = 0.3,
+    separation: float = 1.2,
+    seed: int = 0,
+) -> BlockGraph:
     """A stochastic block model with bridge nodes, which belong to two blocks: their label is a fair coin between these.
 
     Parameters
@@ -122,7 +132,8 @@ def bridged_blocks(
 def drifting_stream(
     n: int = 4000, change: int = 2000, d: int = 5, noise: float = 0.1, seed: int = 0
 ) -> tuple[Array, NDArray[np.int64]]:
-    """Rows in order: the label is the side of a hyperplane (flipped with probability ``noise``), which turns at row ``change``."""
+    """Rows in order: the label is the side of a hyperplane (flipped with probability ``noise``), which turns at row
+    ``change``."""
     if not 0 <= change <= n:
         raise UncertaintyError(f"change is a row between 0 and {n}, not {change}")
     rng = np.random.default_rng(seed)

@@ -69,7 +69,8 @@ class Generations:
         return cls(tuple(texts), semantic_clusters(texts, entails), logs)
 
     def masses(self, weights: str = "count") -> NDArray[np.float64]:
-        """Mass of each cluster: shares of the draws (``count``), or normalised probabilities of the distinct texts (``rao``)."""
+        """Mass of each cluster: shares of the draws (``count``), or normalised probabilities of the distinct texts
+        (``rao``)."""
         k = int(self.clusters.max()) + 1
         if weights == "count":
             return np.asarray(np.bincount(self.clusters, minlength=k) / len(self.clusters))
@@ -122,7 +123,8 @@ class Spectral:
 
 
 def von_neumann_entropy(embeddings: Float[np.ndarray, "texts size"], gamma: float = 1.0) -> float:
-    """Entropy of the eigenvalues of ``K / n`` with the kernel ``exp(-gamma |a - b|^2)``: log n for n far-apart texts, 0 for equal ones.
+    """Entropy of the eigenvalues of ``K / n`` with the kernel ``exp(-gamma |a - b|^2)``: log n for n far-apart texts,
+    0 for equal ones.
 
     >>> round(von_neumann_entropy(np.eye(4), gamma=50.0), 6), round(von_neumann_entropy(np.ones((4, 3))), 6)
     (1.386294, 0.0)
@@ -146,7 +148,8 @@ def spectral_uncertainty(embeddings: ArrayLike, groups: ArrayLike | None = None,
     embeddings : array_like, (texts, size)
         One row a drawn answer.
     groups : array_like, (texts), optional
-        Which clarification of the question each answer belongs to: the mean entropy within these is aleatoric, weighted by
+        Which clarification of the question each answer belongs to: the mean entropy within these is aleatoric,
+        weighted by
         the groups' sizes; the rest is epistemic.
     gamma : float
     """

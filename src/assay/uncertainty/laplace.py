@@ -1,4 +1,5 @@
-"""Laplace approximations around fitted linear (last) layers, in NumPy; no array of shape (rows, classes, classes) is ever made."""
+"""Laplace approximations around fitted linear (last) layers, in NumPy; no array of shape (rows, classes, classes) is
+ever made."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ GRID = np.logspace(-4, 4, 100)
 
 @dataclass(frozen=True)
 class KroneckerPosterior:
-    """Posterior of a softmax layer's weights with precision ``A (x) G + delta I`` (Ritter, Botev and Barber, ICLR 2018).
+    """Posterior of a softmax layer's weights with precision ``A (x) G + delta I`` (Ritter, Botev and Barber, ICLR
+    2018).
 
     ``A = sum phi phi^T`` over rows, ``G = mean (diag p - p p^T)``; kept by their eigenvectors.
 
@@ -223,7 +225,8 @@ class LaplaceRidge(BaseEstimator):
         return self
 
     def predict(self, X: ArrayLike) -> GaussianSample:
-        """Two equal members at mean -+ the posterior's standard deviation, each with the noise: first two moments exact."""
+        """Two equal members at mean -+ the posterior's standard deviation, each with the noise: first two moments
+        exact."""
         if not hasattr(self, "coef_"):
             raise NotFitted("call fit(X, y) first")
         phi = _with_one(X)
@@ -236,8 +239,8 @@ def warn_if_retuned(fitted_with: float, chosen: float) -> None:
     """Say so where the prior of the posterior is far from the one the weights were fitted with."""
     if fitted_with > 0 and not 0.1 <= chosen / fitted_with <= 10:
         warnings.warn(
-            f"the prior precision {chosen:.3g} of the posterior is not the {fitted_with:.3g} that the weights were fitted with; "
-            "fit again with it for an exact MAP",
+            f"the prior precision {chosen:.3g} of the posterior is not the {fitted_with:.3g} that the weights were fitted "
+            "with; fit again with it for an exact MAP",
             PriorRetuned,
             stacklevel=3,
         )

@@ -90,8 +90,13 @@ _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 
 
 def plot_simplex(
-    rep: Representation, row: int = 0, *, target: ArrayLike | None = None, labels: Sequence[str] = ("1", "2", "3"), points: int = 120
-) -> Figure:  # fmt: skip
+    rep: Representation,
+    row: int = 0,
+    *,
+    target: ArrayLike | None = None,
+    labels: Sequence[str] = ("1", "2", "3"),
+    points: int = 120,
+) -> Figure:
     """One prediction over three classes in the triangle: members, or the credal set as an area; the target as a cross.
 
     Raises
@@ -157,8 +162,8 @@ def plot_steps(result: Result, change: int | None = None) -> Figure:
     if change is not None:
         axes.axvline(change, color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_xlabel("row")
-    axes.set_ylabel("moving average (nats; accuracy as a share)")
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_ylabel("moving average (nats, share)")
+    axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 

@@ -1,4 +1,5 @@
-"""The tests of uncertainty: selective prediction, foreign inputs, active learning, first-order data. Each gives a `Result`."""
+"""The tests of uncertainty: selective prediction, foreign inputs, active learning, first-order data. Each gives a
+`Result`."""
 
 from __future__ import annotations
 
@@ -94,8 +95,14 @@ _STATISTICS: dict[str, tuple[tuple[str, ...], Callable[[Array], float]]] = {
 
 
 def selective_prediction(
-    uncertainty: ArrayLike, loss: ArrayLike, *, coverage: float = 0.8, risk: float = 0.05, resamples: int = 200, seed: int = 0
-) -> Result:  # fmt: skip
+    uncertainty: ArrayLike,
+    loss: ArrayLike,
+    *,
+    coverage: float = 0.8,
+    risk: float = 0.05,
+    resamples: int = 200,
+    seed: int = 0,
+) -> Result:
     """How well an uncertainty orders rows for turning some away.
 
     Parameters
@@ -207,9 +214,19 @@ STRATEGIES = ("random", "entropy", "least_confident", "margin", "uncertainty", "
 
 
 def active_learning(
-    make: Callable[[int], Any], X: ArrayLike, y: ArrayLike, X_test: ArrayLike, y_test: ArrayLike, *, strategy: str = "uncertainty",
-    start: int = 100, step: int = 100, rounds: int = 10, seed: int = 0, measure: str = "entropy",
-) -> Result:  # fmt: skip
+    make: Callable[[int], Any],
+    X: ArrayLike,
+    y: ArrayLike,
+    X_test: ArrayLike,
+    y_test: ArrayLike,
+    *,
+    strategy: str = "uncertainty",
+    start: int = 100,
+    step: int = 100,
+    rounds: int = 10,
+    seed: int = 0,
+    measure: str = "entropy",
+) -> Result:
     """Label some rows, train, label those that the strategy asks for, train again.
 
     Parameters
@@ -218,7 +235,8 @@ def active_learning(
         ``seed -> method`` with ``fit(X, y)`` and ``predict(X) -> Representation``.
     strategy : {"random", "entropy", "least_confident", "margin", "uncertainty", "badge"}
         ``uncertainty`` is the epistemic part of ``measure`` (for a sample and entropy: BALD, the mutual information);
-        ``badge`` spreads over gradient embeddings (Ash et al., ICLR 2020), with the inputs as features of the last layer.
+        ``badge`` spreads over gradient embeddings (Ash et al., ICLR 2020), with the inputs as features of the last
+        layer.
     start, step, rounds : int
         Rows labelled at first, in each round, and rounds.
 
@@ -313,9 +331,15 @@ def _badge(p: Array, x: Array, n: int, rng: np.random.Generator) -> NDArray[np.i
 
 
 def first_order(
-    rep: Representation, target: ArrayLike, *, epsilon: float = 0.0005, draws: int = 10, bins: int = 15, resamples: int = 200,
+    rep: Representation,
+    target: ArrayLike,
+    *,
+    epsilon: float = 0.0005,
+    draws: int = 10,
+    bins: int = 15,
+    resamples: int = 200,
     seed: int = 0,
-) -> Result:  # fmt: skip
+) -> Result:
     """Predictions against true distributions.
 
     Parameters
@@ -331,8 +355,10 @@ def first_order(
     Returns
     -------
     Result
-        ``tv, l1, kl`` of the mean prediction; ``ece``; ``coverage`` and ``efficiency`` of sets; ``aleatoric_correlation``
-        (Spearman, aleatoric uncertainty with the target's entropy) and ``epistemic_correlation`` (epistemic uncertainty with the
+        ``tv, l1, kl`` of the mean prediction; ``ece``; ``coverage`` and ``efficiency`` of sets;
+        ``aleatoric_correlation``
+        (Spearman, aleatoric uncertainty with the target's entropy) and ``epistemic_correlation`` (epistemic
+        uncertainty with the
         excess risk ``KL(target || mean)``).
 
     Raises
@@ -379,10 +405,17 @@ def first_order(
 
 
 def first_order_conformal(
-    probs: ArrayLike, target: ArrayLike, *, score: str = "aps", alpha: float = 0.1, splits: int = 10, randomized: bool = True,
+    probs: ArrayLike,
+    target: ArrayLike,
+    *,
+    score: str = "aps",
+    alpha: float = 0.1,
+    splits: int = 10,
+    randomized: bool = True,
     seed: int = 0,
-) -> Result:  # fmt: skip
-    """Label sets calibrated on labels drawn from the targets, judged by the true mass they hold; half of the rows calibrate.
+) -> Result:
+    """Label sets calibrated on labels drawn from the targets, judged by the true mass they hold; half of the rows
+    calibrate.
 
     Returns
     -------
@@ -429,17 +462,22 @@ def regression_quality(
     sd = np.sqrt(variance)
     z = float(norm.ppf(1 - alpha / 2))
     rows = {
-        "squared": (values - mean) ** 2, "crps": m.crps_gaussian(mean, sd, values), "nll": -norm.logpdf(values, mean, sd),
+        "squared": (values - mean) ** 2,
+        "crps": m.crps_gaussian(mean, sd, values),
+        "nll": -norm.logpdf(values, mean, sd),
         "interval": m.interval_score(mean - z * sd, mean + z * sd, values, alpha),
         "covered": (np.abs(values - mean) <= z * sd).astype(np.float64),
-    }  # fmt: skip
+    }
 
     def scores(r: NDArray[np.int64]) -> dict[str, float]:
         return {
-            "rmse": float(np.sqrt(rows["squared"][r].mean())), "crps": float(rows["crps"][r].mean()), "nll": float(rows["nll"][r].mean()),
-            "interval_score": float(rows["interval"][r].mean()), "coverage": float(rows["covered"][r].mean()),
+            "rmse": float(np.sqrt(rows["squared"][r].mean())),
+            "crps": float(rows["crps"][r].mean()),
+            "nll": float(rows["nll"][r].mean()),
+            "interval_score": float(rows["interval"][r].mean()),
+            "coverage": float(rows["covered"][r].mean()),
             "aurc": m.aurc(variance[r], rows["squared"][r]),
-        }  # fmt: skip
+        }
 
     everything = np.arange(len(values))
     rows |= {"uncertainty": variance, "loss": rows["squared"]}

@@ -20,7 +20,8 @@ Array = NDArray[np.float64]
 
 
 class OnlineEnsemble:
-    """Online bagging of any scikit-learn estimator with ``partial_fit`` (Oza and Russell, 2001): each member learns a row Poisson(1) times.
+    """Online bagging of any scikit-learn estimator with ``partial_fit`` (Oza and Russell, 2001): each member learns a
+    row Poisson(1) times.
 
     Parameters
     ----------
@@ -59,7 +60,9 @@ class OnlineEnsemble:
         out = np.full((self.n, k), 1 / k)
         for j, (model, known) in enumerate(zip(self._models, self._learned, strict=True)):
             if known >= self.warmup:
-                with np.errstate(all="ignore"):  # a class seen once has no variance yet; its NaN becomes "does not know"
+                with np.errstate(
+                    all="ignore"
+                ):  # a class seen once has no variance yet; its NaN becomes "does not know"
                     p = np.nan_to_num(np.asarray(model.predict_proba(row)[0], dtype=np.float64), nan=1 / k)
                 out[j] = p / p.sum() if p.sum() > 0 else 1 / k
         return out
@@ -142,7 +145,8 @@ def prequential(
     window : int
         Rows of the moving averages in the curves.
     change : int, optional
-        Row at which the stream is known to drift: epistemic uncertainty in the ``window`` rows before and after is compared.
+        Row at which the stream is known to drift: epistemic uncertainty in the ``window`` rows before and after is
+        compared.
 
     Returns
     -------
@@ -178,9 +182,11 @@ def prequential(
             raise UncertaintyError(f"change is a row between 1 and {len(hit) - 1}, not {change}")
         before, after = slice(max(0, change - window), change), slice(change, change + window)
         scores |= {
-            "epistemic_before": float(steps.epistemic[before].mean()), "epistemic_after": float(steps.epistemic[after].mean()),
-            "accuracy_before": float(hit[before].mean()), "accuracy_after": float(hit[after].mean()),
-        }  # fmt: skip
+            "epistemic_before": float(steps.epistemic[before].mean()),
+            "epistemic_after": float(steps.epistemic[after].mean()),
+            "accuracy_before": float(hit[before].mean()),
+            "accuracy_after": float(hit[after].mean()),
+        }
     at = np.arange(1, len(hit) + 1, dtype=np.float64)
     curves = {
         name: (at, _moving(v, window))

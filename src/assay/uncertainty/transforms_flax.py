@@ -1,4 +1,5 @@
-"""Transformations of Flax (linen) modules: ensembles and MC-Dropout; calibration and conformal sets take their probabilities as they are.
+"""Transformations of Flax (linen) modules: ensembles and MC-Dropout; calibration and conformal sets take their
+probabilities as they are.
 
 The module maps ``(n, D)`` to ``(n, K)`` logits. For `FlaxDropout` it must use `flax.linen.Dropout` itself and take
 ``train: bool``, as Flax modules do.
@@ -150,9 +151,15 @@ class FlaxEnsemble(_FlaxMethod):
     """
 
     def __init__(
-        self, make: Callable[[int], nn.Module] | None = None, *, n: int = 10, epochs: int = 60, lr: float = 3e-3, batch_size: int = 64,
+        self,
+        make: Callable[[int], nn.Module] | None = None,
+        *,
+        n: int = 10,
+        epochs: int = 60,
+        lr: float = 3e-3,
+        batch_size: int = 64,
         seed: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.make, self.n, self.epochs, self.lr, self.batch_size, self.seed = make, n, epochs, lr, batch_size, seed
 
     def _fit(self, x: Any, t: Any) -> None:

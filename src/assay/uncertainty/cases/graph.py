@@ -1,7 +1,9 @@
-"""A graph posterior network on a block model: bridge nodes belong to two blocks, so they are unsure by nature (aleatoric)."""
+"""A graph posterior network on a block model: bridge nodes belong to two blocks, so they are unsure by nature
+(aleatoric)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,19 +11,22 @@ import numpy as np
 from assay.uncertainty.generators import bridged_blocks
 from assay.uncertainty.measures import quantify
 from assay.uncertainty.metrics import auroc
-from assay.uncertainty.transforms_torch.graph import GraphPosteriorNetwork
+from assay.uncertainty.transforms_torch.graph import DEFAULT, GraphPosteriorNetwork
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def run(*, seed: int = 0, n: int = 300, draw: bool = False) -> tuple[dict[str, float], Figure | None]:
+def run(
+    *, seed: int = 0, n: int = 300, epochs: int = 200, draw: bool = False
+) -> tuple[dict[str, float], Figure | None]:
     """Accuracy with and without edges, and how aleatoric and epistemic uncertainty see bridges and shifted features."""
     graph = bridged_blocks(n=n, seed=seed)
+    config = replace(DEFAULT, epochs=epochs)
     test = ~graph.train & ~graph.bridge
     fitted = {}
     for name, steps in (("with edges", 10), ("features alone", 0)):
-        model = GraphPosteriorNetwork(steps=steps, seed=seed)
+        model = GraphPosteriorNetwork(steps=steps, config=config, seed=seed)
         fitted[name] = model.fit(graph.features, graph.edges, graph.labels, graph.train)
     rep = fitted["with edges"].predict()
     parts = quantify(rep)
@@ -40,7 +45,7 @@ def run(*, seed: int = 0, n: int = 300, draw: bool = False) -> tuple[dict[str, f
     shifted = graph.features.copy()
     moved = np.random.default_rng(seed).permutation(np.flatnonzero(test))[: n // 10]
     shifted[moved] += 6.0
-    model = GraphPosteriorNetwork(seed=seed).fit(shifted, graph.edges, graph.labels, graph.train)
+    model = GraphPosteriorNetwork(config=config, seed=seed).fit(shifted, graph.edges, graph.labels, graph.train)
     rest = np.setdiff1d(np.flatnonzero(test), moved)
     for own, text in ((True, "own evidence"), (False, "spread evidence")):
         far = quantify(model.predict(own=own), "vacuity").get("epistemic")

@@ -1,7 +1,9 @@
 """A small language model on questions of known ambiguity: does semantic entropy find how many answers there are?
 
-The grammar has facts ``the <attribute> of <entity>``. Each question has one, two or three true answers with known shares, and
-every answer can be worded in several ways. A recurrent network learns texts ``question ? answer``; answers are drawn from it,
+The grammar has facts ``the <attribute> of <entity>``. Each question has one, two or three true answers with known
+shares, and
+every answer can be worded in several ways. A recurrent network learns texts ``question ? answer``; answers are drawn
+from it,
 clustered by meaning (the grammar knows which wordings mean the same), and their entropy is compared with the true one.
 """
 
@@ -22,9 +24,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENTITIES = (
-    "arda", "belo", "cirin", "doma", "elva", "farun", "gorim", "hesta", "ilmo", "jorak", "keth", "lumen", "mirza", "nolan", "orin",
-    "pelta", "quill", "rosta", "selva", "tarn", "umbra", "velim", "wodan", "xanti",
-)  # fmt: skip
+    "arda",
+    "belo",
+    "cirin",
+    "doma",
+    "elva",
+    "farun",
+    "gorim",
+    "hesta",
+    "ilmo",
+    "jorak",
+    "keth",
+    "lumen",
+    "mirza",
+    "nolan",
+    "orin",
+    "pelta",
+    "quill",
+    "rosta",
+    "selva",
+    "tarn",
+    "umbra",
+    "velim",
+    "wodan",
+    "xanti",
+)
 VALUES = ("red", "blue", "green", "white", "black", "gold", "grey", "pink")
 WORDINGS = ("{v}", "it is {v}", "the color is {v}", "{v} , i think")
 SHARES = ((1.0,), (0.5, 0.5), (0.7, 0.3), (0.4, 0.3, 0.3))
@@ -134,7 +158,8 @@ def run(
 def _answers(
     model: WordModel, prompt: Tensor, n: int, length: int, seed: int, names: dict[int, str]
 ) -> tuple[list[str], np.ndarray, np.ndarray]:  # fmt: skip
-    """Drawn answers, their log-probabilities, and bag-of-words embeddings of the words that carry meaning, from the model's table."""
+    """Drawn answers, their log-probabilities, and bag-of-words embeddings of the words that carry meaning, from the
+    model's table."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         tokens = prompt.repeat(n, 1)

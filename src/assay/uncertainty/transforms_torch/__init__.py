@@ -1,4 +1,5 @@
-"""Transformations of torch networks: give them an `nn.Module` (or a function that makes one), data, and get a representation."""
+"""Transformations of torch networks: give them an `nn.Module` (or a function that makes one), data, and get a
+representation."""
 
 from assay.uncertainty.transforms_torch.base import MLP, ResidualMLP, TorchClassifier, TorchMethod
 from assay.uncertainty.transforms_torch.credal import CredalRelativeLikelihood
@@ -12,7 +13,26 @@ from assay.uncertainty.transforms_torch.posterior import PosteriorNetwork
 from assay.uncertainty.transforms_torch.sampling import SWAG, DropConnect, MCDropout, MeanFieldNetwork
 
 __all__ = [
-    "DDU", "DUQ", "MLP", "SNGP", "SWAG", "BatchEnsemble", "CredalRelativeLikelihood", "DeepEnsemble", "DropConnect",
-    "EvidentialClassifier", "EvidentialRegressor", "GraphPosteriorNetwork", "HetNet", "LastLayerLaplace", "MCDropout",
-    "Masksembles", "MeanFieldNetwork", "PosteriorNetwork", "ResidualMLP", "SubEnsemble", "TorchClassifier", "TorchMethod",
-]  # fmt: skip
+    "DDU",
+    "DUQ",
+    "MLP",
+    "SNGP",
+    "SWAG",
+    "BatchEnsemble",
+    "CredalRelativeLikelihood",
+    "DeepEnsemble",
+    "DropConnect",
+    "EvidentialClassifier",
+    "EvidentialRegressor",
+    "GraphPosteriorNetwork",
+    "HetNet",
+    "LastLayerLaplace",
+    "MCDropout",
+    "Masksembles",
+    "MeanFieldNetwork",
+    "PosteriorNetwork",
+    "ResidualMLP",
+    "SubEnsemble",
+    "TorchClassifier",
+    "TorchMethod",
+]

@@ -43,7 +43,8 @@ class MLP(nn.Sequential):
 
 
 class ResidualMLP(nn.Module):
-    """A linear layer, residual blocks ``h + relu(W h)``, a linear head: distances survive where W is bounded (SNGP, DDU, DUQ)."""
+    """A linear layer, residual blocks ``h + relu(W h)``, a linear head: distances survive where W is bounded (SNGP,
+    DDU, DUQ)."""
 
     def __init__(self, n_in: int, n_out: int, width: int = 64, blocks: int = 2) -> None:
         super().__init__()
@@ -114,12 +115,14 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class TorchMethod(BaseEstimator):
-    """Base of the methods: ``fit(X, y)`` with labels ``(n)`` or distributions ``(n, K)``, ``predict(X)`` to a representation.
+    """Base of the methods: ``fit(X, y)`` with labels ``(n)`` or distributions ``(n, K)``, ``predict(X)`` to a
+    representation.
 
     Parameters
     ----------
     network : nn.Module, callable or None
-        A module that maps ``(n, ...)`` to ``(n, K)`` logits (copied, its weights drawn anew unless ``pretrained``), a function
+        A module that maps ``(n, ...)`` to ``(n, K)`` logits (copied, its weights drawn anew unless ``pretrained``), a
+        function
         ``(n_in, n_out) -> module``, or None for an `MLP`.
     config : TrainConfig, optional
         Its seed is replaced by ``seed``.

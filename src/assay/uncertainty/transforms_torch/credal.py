@@ -17,8 +17,10 @@ from assay.uncertainty.transforms_torch.base import Network, TorchMethod, ce_los
 class CredalRelativeLikelihood(TorchMethod):
     """Probability intervals from members of bounded relative likelihood.
 
-    Member 0 is trained to the end and sets the level ``L0``, its mean train log-likelihood. Member j starts with a large bias
-    towards class ``j mod K`` and stops as soon as ``exp(LL_j - L0) >= tau_j``, checked each epoch, ``tau_j`` evenly spaced from
+    Member 0 is trained to the end and sets the level ``L0``, its mean train log-likelihood. Member j starts with a
+    large bias
+    towards class ``j mod K`` and stops as soon as ``exp(LL_j - L0) >= tau_j``, checked each epoch, ``tau_j`` evenly
+    spaced from
     alpha to 1 (1 left out). Intervals are the members' smallest and largest probabilities, made reachable.
 
     Parameters
@@ -30,7 +32,8 @@ class CredalRelativeLikelihood(TorchMethod):
     bias : float
         At the start, on the class of the member.
     max_epochs : int, optional
-        Members that have not reached their goal by then are dropped with a warning; default: three times those of member 0.
+        Members that have not reached their goal by then are dropped with a warning; default: three times those of
+        member 0.
 
     Attributes
     ----------
@@ -43,9 +46,19 @@ class CredalRelativeLikelihood(TorchMethod):
     """
 
     def __init__(
-        self, network: Network = None, *, alpha: float = 0.8, n: int = 10, bias: float = 100.0, max_epochs: int | None = None,
-        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        alpha: float = 0.8,
+        n: int = 10,
+        bias: float = 100.0,
+        max_epochs: int | None = None,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -83,8 +96,8 @@ class CredalRelativeLikelihood(TorchMethod):
             self._train(model, ce_loss, x, t, self._member_seed(j), config=longer, callback=stop)
             if reached[0] < goal:
                 warnings.warn(
-                    f"member {j} (towards class {favoured}) reached a relative likelihood of {reached[0]:.3g} in {budget} "
-                    f"epochs, its goal is {goal:.3g}; it is left out",
+                    f"member {j} (towards class {favoured}) reached a relative likelihood of {reached[0]:.3g} in "
+                    f"{budget} epochs, its goal is {goal:.3g}; it is left out",
                     MemberDropped,
                     stacklevel=2,
                 )

@@ -81,7 +81,8 @@ class _GaussianProcessHead(nn.Module):
 class SNGP(TorchMethod):
     """Spectral-normalised neural Gaussian process (Liu et al., NeurIPS 2020).
 
-    The last linear layer of the network gives way to a Gaussian process on random features; its covariance is the inverse of
+    The last linear layer of the network gives way to a Gaussian process on random features; its covariance is the
+    inverse of
     ``ridge I + sum p (1 - p) phi phi^T`` over the training rows, p the probability of the top class.
 
     Parameters
@@ -96,9 +97,18 @@ class SNGP(TorchMethod):
     _default_network = ResidualMLP
 
     def __init__(
-        self, network: Network = None, *, features: int = 1024, norm: float = 6.0, ridge: float = 1.0,
-        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        features: int = 1024,
+        norm: float = 6.0,
+        ridge: float = 1.0,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -133,7 +143,8 @@ class SNGP(TorchMethod):
 
 
 class DDU(TorchMethod):
-    """Deep deterministic uncertainty: a normal density a class on the features of a bounded network (Mukhoti et al., CVPR 2023).
+    """Deep deterministic uncertainty: a normal density a class on the features of a bounded network (Mukhoti et al.,
+    CVPR 2023).
 
     Parameters
     ----------
@@ -144,9 +155,16 @@ class DDU(TorchMethod):
     _default_network = ResidualMLP
 
     def __init__(
-        self, network: Network = None, *, norm: float = 3.0, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0,
-        standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        norm: float = 3.0,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -206,7 +224,8 @@ class _Kernels(nn.Module):
 
 
 class DUQ(TorchMethod):
-    """Deterministic uncertainty quantification: an RBF network with a two-sided gradient penalty (van Amersfoort et al., ICML 2020).
+    """Deterministic uncertainty quantification: an RBF network with a two-sided gradient penalty (van Amersfoort et
+    al., ICML 2020).
 
     Parameters
     ----------
@@ -223,9 +242,19 @@ class DUQ(TorchMethod):
     _default_network = ResidualMLP
 
     def __init__(
-        self, network: Network = None, *, size: int = 512, length: float = 0.1, gamma: float = 0.999, penalty: float = 0.5,
-        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        size: int = 512,
+        length: float = 0.1,
+        gamma: float = 0.999,
+        penalty: float = 0.5,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )

@@ -43,7 +43,8 @@ def evidence_loss(kind: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 class EvidentialClassifier(TorchMethod):
-    """A Dirichlet distribution from one pass, ``alpha = softplus(logits) + 1`` (Sensoy, Kaplan and Kandemir, NeurIPS 2018).
+    """A Dirichlet distribution from one pass, ``alpha = softplus(logits) + 1`` (Sensoy, Kaplan and Kandemir, NeurIPS
+    2018).
 
     Parameters
     ----------
@@ -64,9 +65,18 @@ class EvidentialClassifier(TorchMethod):
     """
 
     def __init__(
-        self, network: Network = None, *, loss: str = "mse", kl_weight: float = 1.0, anneal: int = 100,
-        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        loss: str = "mse",
+        kl_weight: float = 1.0,
+        anneal: int = 100,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -104,9 +114,16 @@ class EvidentialRegressor(TorchMethod):
     _regression = True
 
     def __init__(
-        self, network: Network = None, *, penalty: float = 0.01, config: TrainConfig | None = None, batch_size: int = 64,
-        seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        penalty: float = 0.01,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )

@@ -45,9 +45,17 @@ class GraphPosteriorNetwork:
     """
 
     def __init__(
-        self, *, latent: int = 6, flows: int = 6, steps: int = 10, teleport: float = 0.1, hidden: tuple[int, ...] = (64,),
-        entropy_weight: float = 1e-5, config: TrainConfig | None = None, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        latent: int = 6,
+        flows: int = 6,
+        steps: int = 10,
+        teleport: float = 0.1,
+        hidden: tuple[int, ...] = (64,),
+        entropy_weight: float = 1e-5,
+        config: TrainConfig | None = None,
+        seed: int = 0,
+    ) -> None:
         if not 0 < teleport <= 1 or steps < 0:
             raise UncertaintyError(f"teleport lies in (0, 1] and steps is at least 0, not {teleport} and {steps}")
         self.latent, self.flows, self.steps, self.teleport = latent, flows, steps, teleport

@@ -1,4 +1,5 @@
-"""HetNet: label noise as a normal distribution over logits with a covariance of low rank (Collier et al., CVPR 2021)."""
+"""HetNet: label noise as a normal distribution over logits with a covariance of low rank (Collier et al., CVPR
+2021)."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from assay.uncertainty.transforms_torch.base import Network, TorchMethod, output
 
 
 class HetNet(TorchMethod):
-    """``mean softmax((mu + V e + d * z) / temperature)`` over draws of e and z; mu, V (K x R) and d depend on the input.
+    """``mean softmax((mu + V e + d * z) / temperature)`` over draws of e and z; mu, V (K x R) and d depend on the
+    input.
 
-    It models label noise, which is aleatoric; it has no epistemic uncertainty, and `Decomposition.get` falls back with a warning.
+    It models label noise, which is aleatoric; it has no epistemic uncertainty, and `Decomposition.get` falls back with
+    a warning.
 
     Parameters
     ----------
@@ -24,9 +27,18 @@ class HetNet(TorchMethod):
     """
 
     def __init__(
-        self, network: Network = None, *, factors: int = 15, temperature: float = 0.9, draws: int = 100,
-        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        factors: int = 15,
+        temperature: float = 0.9,
+        draws: int = 100,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )

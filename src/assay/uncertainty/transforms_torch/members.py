@@ -25,7 +25,8 @@ from assay.uncertainty.transforms_torch.base import (
 
 
 class DeepEnsemble(TorchMethod):
-    """Members that differ in initial weights and order of the data (Lakshminarayanan, Pritzel and Blundell, NeurIPS 2017).
+    """Members that differ in initial weights and order of the data (Lakshminarayanan, Pritzel and Blundell, NeurIPS
+    2017).
 
     Parameters
     ----------
@@ -45,9 +46,16 @@ class DeepEnsemble(TorchMethod):
     """
 
     def __init__(
-        self, network: Network = None, *, n: int = 10, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0,
-        standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        n: int = 10,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -76,9 +84,17 @@ class SubEnsemble(TorchMethod):
     """
 
     def __init__(
-        self, network: Network = None, *, n: int = 10, layers: int = 2, config: TrainConfig | None = None, batch_size: int = 64,
-        seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        n: int = 10,
+        layers: int = 2,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -105,7 +121,8 @@ class SubEnsemble(TorchMethod):
 
 
 class BatchEnsembleLinear(nn.Module):
-    """``y = (W (x * r_j)) * s_j + b_j`` for member j (Wen, Tran and Ba, ICLR 2020); rows of member j are a block of the batch."""
+    """``y = (W (x * r_j)) * s_j + b_j`` for member j (Wen, Tran and Ba, ICLR 2020); rows of member j are a block of
+    the batch."""
 
     def __init__(self, linear: nn.Linear, n: int, std: float) -> None:
         super().__init__()
@@ -154,9 +171,18 @@ class BatchEnsemble(_Tiled):
     """
 
     def __init__(
-        self, network: Network = None, *, n: int = 10, std: float = 0.5, fast_rate: float = 0.25, config: TrainConfig | None = None,
-        batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        n: int = 10,
+        std: float = 0.5,
+        fast_rate: float = 0.25,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -192,9 +218,11 @@ class MaskedLinear(nn.Module):
 
 
 def member_masks(channels: int, n: int, scale: float, rng: np.random.Generator) -> np.ndarray:
-    """Masks ``(n, channels)`` with an equal number of ones each, which overlap less the larger the scale (Durasov et al., CVPR 2021).
+    """Masks ``(n, channels)`` with an equal number of ones each, which overlap less the larger the scale (Durasov et
+    al., CVPR 2021).
 
-    ``ones`` of ``round(ones * scale)`` positions are drawn for each mask, and positions that no mask uses are left out. The
+    ``ones`` of ``round(ones * scale)`` positions are drawn for each mask, and positions that no mask uses are left
+    out. The
     number of ones is the one for which ``channels`` positions are expected to stay, then drawn again until they do.
 
     Examples
@@ -238,9 +266,17 @@ class Masksembles(_Tiled):
     """
 
     def __init__(
-        self, network: Network = None, *, n: int = 4, scale: float = 2.0, config: TrainConfig | None = None, batch_size: int = 64,
-        seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        n: int = 4,
+        scale: float = 2.0,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )

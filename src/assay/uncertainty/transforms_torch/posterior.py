@@ -1,4 +1,5 @@
-"""Posterior networks: evidence from the density of a latent space (Charpentier, Zuegner and Guennemann, NeurIPS 2020)."""
+"""Posterior networks: evidence from the density of a latent space (Charpentier, Zuegner and Guennemann, NeurIPS
+2020)."""
 
 from __future__ import annotations
 
@@ -80,9 +81,18 @@ class PosteriorNetwork(TorchMethod):
     """
 
     def __init__(
-        self, network: Network = None, *, latent: int = 6, flows: int = 6, entropy_weight: float = 1e-5,
-        config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        latent: int = 6,
+        flows: int = 6,
+        entropy_weight: float = 1e-5,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )

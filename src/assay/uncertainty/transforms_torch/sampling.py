@@ -1,6 +1,7 @@
 """Networks that are drawn: MC-Dropout, DropConnect, mean-field posteriors, SWAG.
 
-A pass is one network for all rows: its masks (weights) depend on ``(seed, pass, layer)``, so predictions do not change with the
+A pass is one network for all rows: its masks (weights) depend on ``(seed, pass, layer)``, so predictions do not change
+with the
 size of a batch. During training every row has masks of its own, as usual.
 """
 
@@ -148,14 +149,23 @@ class MCDropout(_Passes):
     >>> X, y = load_wine(return_X_y=True)
     >>> method = MCDropout(passes=20, config=TrainConfig(epochs=30, lr=0.01)).fit(X[::2], y[::2])
     >>> whole = method.predict(X[1::2])
-    >>> bool(np.allclose(method.predict(X[1:21:2]).probs, whole.probs[:10], atol=1e-6))             # no effect of the batch
+    # no effect of the batch
+    >>> bool(np.allclose(method.predict(X[1:21:2]).probs, whole.probs[:10], atol=1e-6))
     True
     """
 
     def __init__(
-        self, network: Network = None, *, p: float = 0.5, passes: int = 100, config: TrainConfig | None = None, batch_size: int = 64,
-        seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        p: float = 0.5,
+        passes: int = 100,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -180,9 +190,17 @@ class DropConnect(_Passes):
     """
 
     def __init__(
-        self, network: Network = None, *, p: float = 0.5, passes: int = 100, config: TrainConfig | None = None, batch_size: int = 64,
-        seed: int = 0, standardize: bool = True, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        network: Network = None,
+        *,
+        p: float = 0.5,
+        passes: int = 100,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -208,10 +226,19 @@ class MeanFieldNetwork(_Passes):
     """
 
     def __init__(
-        self, network: Network = None, *, posterior_std: float = 0.05, prior_std: float = 0.5, passes: int = 100,
-        kl_weight: float = 1.0, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True,
+        self,
+        network: Network = None,
+        *,
+        posterior_std: float = 0.05,
+        prior_std: float = 0.5,
+        passes: int = 100,
+        kl_weight: float = 1.0,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
         device: str = "cpu",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
@@ -248,10 +275,20 @@ class SWAG(TorchMethod):
     """
 
     def __init__(
-        self, network: Network = None, *, swag_epochs: int = 20, swag_lr: float = 0.01, rank: int = 20, passes: int = 30,
-        scale: float = 0.5, config: TrainConfig | None = None, batch_size: int = 64, seed: int = 0, standardize: bool = True,
+        self,
+        network: Network = None,
+        *,
+        swag_epochs: int = 20,
+        swag_lr: float = 0.01,
+        rank: int = 20,
+        passes: int = 30,
+        scale: float = 0.5,
+        config: TrainConfig | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        standardize: bool = True,
         device: str = "cpu",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
