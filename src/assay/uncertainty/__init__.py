@@ -8,7 +8,7 @@ Any classifier, any way to represent what it does not know, any measure, any tes
 >>> from assay.uncertainty import Ensemble, quantify, selective_prediction
 >>> X, y = load_digits(return_X_y=True)
 >>> rep = Ensemble(DecisionTreeClassifier(), n=20, seed=0).fit(X[:900], y[:900]).predict(X[900:])
-# total, aleatoric, epistemic; one number a row, in nats
+>>> # total, aleatoric, epistemic; one number a row, in nats
 >>> parts = quantify(rep)
 >>> result = selective_prediction(parts.total, rep.predict() != y[900:])
 >>> round(float(parts.epistemic.mean()), 3), round(result.scores["aurc"], 4)

@@ -397,8 +397,9 @@ benchmark = Benchmark(
     evaluate,
     version="1",
     description=(
-        "The headline of a task is 1 - AURC (selective prediction), AUROC (foreign inputs), the normalised area under the "
-        "learning curve (active learning), 1 - TV to the true distribution (first-order data), 1 - CRPS / spread (regression)."
+        "The headline of a task is 1 - AURC (selective prediction), AUROC (foreign inputs), the normalised "
+        "area under the learning curve (active learning), 1 - TV to the true distribution (first-order data), "
+        "1 - CRPS / spread (regression)."
     ),
     packages=("scikit-learn", "torch", "accelerate", "jax", "flax"),
     applicable=applicable,

@@ -189,7 +189,7 @@ class LaplaceRidge(BaseEstimator):
     >>> X, y = load_diabetes(return_X_y=True)
     >>> result = regression_quality(LaplaceRidge().fit(X[:300], y[:300]).predict(X[300:]), y[300:])
     >>> round(result.scores["rmse"], 1), round(result.scores["coverage"], 2)
-    (52.7, 0.9)
+    (53.0, 0.91)
     """
 
     def __init__(
@@ -239,8 +239,8 @@ def warn_if_retuned(fitted_with: float, chosen: float) -> None:
     """Say so where the prior of the posterior is far from the one the weights were fitted with."""
     if fitted_with > 0 and not 0.1 <= chosen / fitted_with <= 10:
         warnings.warn(
-            f"the prior precision {chosen:.3g} of the posterior is not the {fitted_with:.3g} that the weights were fitted "
-            "with; fit again with it for an exact MAP",
+            f"the prior precision {chosen:.3g} of the posterior is not the {fitted_with:.3g} that the weights were "
+            "fitted with; fit again with it for an exact MAP",
             PriorRetuned,
             stacklevel=3,
         )

@@ -35,7 +35,7 @@ class AdaptiveConformal:
     --------
     >>> rng = np.random.default_rng(0)
     >>> method = AdaptiveConformal(alpha=0.1, gamma=0.02, window=200)
-    # five times wider after row 2000
+    >>> # five times wider after row 2000
     >>> scores = np.abs(rng.normal(size=4000)) * np.where(np.arange(4000) < 2000, 1, 5)
     >>> misses = [method.update(float(s)) for s in scores]
     >>> round(float(np.mean(misses[2000:])), 2)

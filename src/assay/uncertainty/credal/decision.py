@@ -33,7 +33,7 @@ def gamma_maximin(
     --------
     >>> gamma_maximin(Intervals([[0.3, 0.4]], [[0.6, 0.7]])).tolist()
     [1]
-    # action 2: ask a person
+    >>> # action 2: ask a person
     >>> gamma_maximin(Intervals([[0.3, 0.4]], [[0.6, 0.7]]), cost=[[0, 9, 1], [9, 0, 1]]).tolist()
     [2]
     """

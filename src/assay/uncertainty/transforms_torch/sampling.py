@@ -149,7 +149,7 @@ class MCDropout(_Passes):
     >>> X, y = load_wine(return_X_y=True)
     >>> method = MCDropout(passes=20, config=TrainConfig(epochs=30, lr=0.01)).fit(X[::2], y[::2])
     >>> whole = method.predict(X[1::2])
-    # no effect of the batch
+    >>> # no effect of the batch
     >>> bool(np.allclose(method.predict(X[1:21:2]).probs, whole.probs[:10], atol=1e-6))
     True
     """
