@@ -264,20 +264,8 @@ benchmark.add_method("gdina-acdm", NamedModel("GDINA"), title="ACDM", rule="ACDM
 
 benchmark.quick(
     tasks=["lsat7", "made-dina"],
-    methods=[
-        "itemmean",
-        "studentitemlogit",
-        "kcaccuracy",
-        "rasch",
-        "irt",
-        "mirt",
-        "dina",
-        "gdina",
-        "kscd",
-        "hiercdf",
-        "rcd",
-    ],
-    seeds=(0, 1, 2),
+    methods=["itemmean", "studentitemlogit", "kcaccuracy", "rasch", "irt", "irt-em", "mirt", "dina", "gdina", "kscd"],
+    seeds=(0, 1, 2, 3, 4),
 )
 benchmark.full(
     tasks=["lsat6", "lsat7", "made-dina", "made-mirt", "made-ncdm", "made-hierarchy", "made-new-students"],
