@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,7 +37,7 @@ def detect(
     from assay.shapes.data import DATASETS, load
     from assay.shapes.readers import read_cells
 
-    data = load(cells).X if cells in DATASETS and not Path(cells).exists() else read_cells(cells)
+    data: Any = load(cells).X if cells in DATASETS and not Path(cells).exists() else read_cells(cells)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they stand in the report
         report = detect_shape(

@@ -199,7 +199,7 @@ class Diffusion:
         return self.vectors[:, 1:] * powers[1:]
 
     def multiscale(self) -> Float[np.ndarray, "n q"]:
-        """Coordinates of the diffusion distance summed over all times, lambda / (1 - lambda) (Haghverdi et al. 2016)."""
+        """Coordinates of the distance summed over all times, lambda / (1 - lambda) (Haghverdi et al. 2016)."""
         values = self.eigenvalues[1:]
         good = values > 0
         return self.vectors[:, 1:][:, good] * (values[good] / np.maximum(1.0 - values[good], 1e-9))

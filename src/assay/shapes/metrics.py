@@ -195,9 +195,8 @@ def persistence_distances(pred: Skeleton, true: Skeleton) -> dict[str, float]:
     diagrams = []
     for skeleton in (pred, true):
         height = eccentric_height(skeleton) / unit
-        diagrams.append(
-            extended_persistence(len(skeleton.vertices), skeleton.edges, height, lengths=skeleton.length / unit)
-        )  # type: ignore[operator]
+        lengths = np.asarray(skeleton.length) / unit
+        diagrams.append(extended_persistence(len(skeleton.vertices), skeleton.edges, height, lengths=lengths))
     kinds = ("ordinary", "relative", "essential", "loop")
     return {
         "bottleneck": max(bottleneck(diagrams[0][k], diagrams[1][k]) for k in kinds),

@@ -117,7 +117,7 @@ def prepare(
         notes.append(f"{len(matrix) - len(distinct)} cells repeat another cell exactly and were collapsed")
     cell_of = np.full(n_cells, -1, dtype=np.int64)
     cell_of[kept] = inverse
-    mean = np.average(distinct, axis=0, weights=weights).astype(np.float64)
+    mean = np.asarray(np.average(distinct, axis=0, weights=weights), dtype=np.float64)
     deviation = distinct.std(axis=0, dtype=np.float64)
     varying = deviation > 1e-12 * max(1.0, float(np.abs(mean).max()))
     if not varying.any():
@@ -236,7 +236,7 @@ def _checked(matrix: NDArray[Any], notes: list[str], counts_matter: bool) -> tup
         raise NonFiniteInputError(bad[:10].tolist(), len(bad))
     if len(matrix) < LEAST_CELLS:
         raise TooFewCellsError(len(matrix), LEAST_CELLS)
-    kept = np.ones(len(matrix), dtype=bool)
+    kept: NDArray[np.bool_] = np.ones(len(matrix), dtype=bool)
     if (
         counts_matter
         and matrix.shape[1] >= 20
@@ -254,7 +254,7 @@ def _checked(matrix: NDArray[Any], notes: list[str], counts_matter: bool) -> tup
     if matrix.shape[1] >= 20:
         empty = ~matrix.any(axis=1)
         if empty.any() and not empty.all():
-            kept = ~empty
+            kept = np.asarray(~empty)
             notes.append(
                 f"{int(empty.sum())} cells are zero in all columns and were left out (rows {np.flatnonzero(empty)[:5].tolist()})"  # noqa: E501
             )
@@ -263,7 +263,8 @@ def _checked(matrix: NDArray[Any], notes: list[str], counts_matter: bool) -> tup
 
 def _distinct(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float64]]:
     """Distinct rows in order of first appearance."""
-    probe = matrix @ np.random.default_rng(0).normal(size=matrix.shape[1]).astype(matrix.dtype)
+    direction: NDArray[np.float64] = np.asarray(np.random.default_rng(0).normal(size=(matrix.shape[1],)))
+    probe = matrix @ direction.astype(matrix.dtype)
     n = len(matrix)
     if len(np.unique(probe)) == n:
         return matrix, np.arange(n), np.ones(n)

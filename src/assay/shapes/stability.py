@@ -39,7 +39,7 @@ def stability_of(data: Any, tower: ReebTower, *, use_rep: str | None = None, ran
         part = matrix
         if name == "subsample":
             part = matrix[np.sort(rng.choice(n, int(0.8 * n), replace=False))]
-        settings = {
+        settings: dict[str, Any] = {
             "n_neighbors": k,
             "decay": tower.decay,
             "n_components": tower.n_components,

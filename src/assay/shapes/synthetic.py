@@ -293,11 +293,11 @@ def _layout(
         radius = 1 / (2 * np.sin(np.pi / count))
         ring = np.zeros((count, r))
         ring[:, 0], ring[:, 1] = radius * np.cos(angle), radius * np.sin(angle)
-        edges = [[i, (i + 1) % count] for i in range(count)]
+        ring_edges = [[i, (i + 1) % count] for i in range(count)]
         if kind == "cycle":
-            return ring, np.array(edges), []
+            return ring, np.array(ring_edges), []
         tail = ring[:1] * (1 + np.arange(1, 3)[:, None] / radius)
-        return np.concatenate([ring, tail]), np.array([*edges, [0, count], [count, count + 1]]), []
+        return np.concatenate([ring, tail]), np.array([*ring_edges, [0, count], [count, count + 1]]), []
     if kind == "path":
         count = parts or int(rng.integers(2, 6))
         return _grown(rng, [[i, i + 1] for i in range(count)], space or 4)

@@ -134,7 +134,8 @@ def _meeting_point(
     r = len(positions[v])
     matrix, target, arms, reach = np.zeros((r, r)), np.zeros(r), 0, 0.0
     for first in neighbours[v]:
-        chain, before, u = [], v, first
+        chain: list[int] = []
+        before, u = v, first
         while len(chain) < ARM_NODES + 1 and len(neighbours[u]) <= 2:
             chain.append(u)
             onward = [w for w in neighbours[u] if w != before]
@@ -153,7 +154,7 @@ def _meeting_point(
         arms += 1
     if arms < 2 or np.linalg.cond(matrix) > 1e4:
         return None
-    found = np.linalg.solve(matrix, target)
+    found = np.asarray(np.linalg.solve(matrix, target), dtype=np.float64)
     return found if np.linalg.norm(found - positions[v]) <= 1.5 * reach else None
 
 
@@ -185,7 +186,12 @@ def assign(
     if not len(skeleton.edges):
         distance = cKDTree(skeleton.vertices).query(X)[0]
         return np.full(n, -1), np.full(n, np.nan), distance, np.full((n, 3), -1), np.zeros((n, 3))
-    starts, ends, owner, low, high, incident = [], [], [], [], [], []
+    starts: list[NDArray[np.float64]] = []
+    ends: list[NDArray[np.float64]] = []
+    owner: list[int] = []
+    low: list[float] = []
+    high: list[float] = []
+    incident: list[tuple[int, int]] = []
     points: list[NDArray[np.float64]] = []
     for e, path in enumerate(skeleton.paths):
         path = np.asarray(path, dtype=np.float64)

@@ -110,7 +110,7 @@ def build_tower(
         reeb.simplify(leaf_floor, loop_floor, closed_minimum=closed)
         features = reeb.features()
         if coarser is not None:
-            features = keep_survivors(reeb, features, coarser, loop_floor)
+            features = keep_survivors(reeb, features, coarser, leaf_floor, loop_floor)
         coarser = weak
         score = beyond_a_path(features, leaf_floor, loop_floor)
         table.append({"epsilon": level_.epsilon, "nodes": len(level_), "largest_share": share, "score": score})
@@ -123,7 +123,7 @@ def build_tower(
 
 
 def keep_survivors(
-    graph: ReebGraph, features: list[Feature], coarser: list[Feature], loop_floor: float
+    graph: ReebGraph, features: list[Feature], coarser: list[Feature], leaf_floor: float, loop_floor: float
 ) -> list[Feature]:
     """Give each loop the lesser of its persistence and that of the loop of the same rank at the next coarser level,
     and drop the weak.
@@ -142,13 +142,17 @@ def keep_survivors(
             changed = True
     if changed:
         features = graph.features()
-    leaves = sorted((f for f in features if f.kind == "leaf"), key=lambda f: f.persistence)
-    allowed = max(2, len(ranked(coarser, "leaf")))
-    for feature in leaves[: max(0, len(leaves) - allowed)]:
-        graph.prune_leaf(feature.points)
-        changed = True
-    if changed:
+    while True:
+        leaves = sorted((f for f in features if f.kind == "leaf"), key=lambda f: -f.persistence)
+        others = ranked(coarser, "leaf")
+        lasting = [min(f.persistence, b) for f, b in zip(leaves, others + [0.0] * len(leaves))]
+        if len(leaves) <= 2 or lasting[-1] >= leaf_floor:
+            break
+        graph.prune_leaf(leaves[-1].points)
         features = graph.features()
+    if len(leaves) > 2:
+        for feature, value in zip(leaves[2:], lasting[2:], strict=True):
+            feature.persistence = value
     for feature, value in zip(sorted((f for f in features if f.kind == "loop"), key=lambda f: -f.persistence), held):
         feature.persistence = min(feature.persistence, value)
     return features

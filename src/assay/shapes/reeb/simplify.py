@@ -302,13 +302,40 @@ class ReebGraph:
         """Close the weakest loop while it is below the floor, by merging its two sides where they face each other."""
         while True:
             weak = [item for item in self.loop_features() if item[0].persistence < floor]
-            if not weak:
-                return
             touched: set[int] = set()
             for _, a, b in weak:  # a round closes all weak loops whose nodes are still as they were
                 if a not in touched and b not in touched:
                     touched |= {a, b}
                     self._merge(a, b)
+            if not weak and not self._merge_zigzag(floor):
+                return
+
+    def _merge_zigzag(self, floor: float) -> bool:
+        """Close one cycle of less lens height than the floor that runs to and fro between slabs, so that no pair
+        spans it.
+        """
+        if self.betti()[1] == 0:
+            return False
+        import networkx
+
+        graph = networkx.Graph()
+        graph.add_nodes_from(sorted(self.nodes))
+        graph.add_edges_from(sorted((v, u) for v, node in self.nodes.items() for u in node.near if v < u))
+        best: tuple[float, int, int] | None = None
+        for cycle in networkx.cycle_basis(graph):
+            heights = [self.nodes[v].height for v in cycle]
+            height = (max(heights) - min(heights)) / self.range
+            if height >= floor or (best is not None and height >= best[0]):
+                continue
+            for k, v in enumerate(cycle):
+                u = cycle[(k + 2) % len(cycle)]
+                if u != v and self.nodes[u].slab == self.nodes[v].slab:
+                    best = (height, v, u)
+                    break
+        if best is None:
+            return False
+        self._merge(best[1], best[2])
+        return True
 
     def simplify(self, leaf_floor: float, loop_floor: float, closed_minimum: bool = False) -> ReebGraph:
         """Both kinds of pruning, until nothing is below its floor."""

@@ -1,4 +1,4 @@
-"""`ReebTower`: from cells to a skeleton, with its levels, its persistence, its confidence and the cells on its edges."""
+"""`ReebTower`: from cells to a skeleton, with its levels, persistence and confidence, and the cells on its edges."""
 
 from __future__ import annotations
 
@@ -617,7 +617,7 @@ class ReebTower:
         return np.bincount(point, values[inside], minlength=len(self.points_)) / np.maximum(counts, 1)
 
     def distances_from(self, cell: int) -> Float[np.ndarray, " m"]:
-        """Length along the neighbour graph, in diffusion lengths, from a cell's point to all points of its component."""
+        """Length along the neighbour graph, in diffusion lengths, from a cell to all points of its component."""
         part = self.components_[max(int(self.component_[cell]), 0)]
         point = self.points_.point_of[self.prepared_.cell_of[cell]]
         return dijkstra(part.graph, directed=False, indices=int(np.flatnonzero(part.points == point)[0]))
