@@ -86,19 +86,27 @@ def race_ncdm(data: ResponseData, epochs: int = 2) -> tuple[float, list[float], 
             rival.train(loader, epoch=epochs, lr=0.002)
         return [float(row.rsplit(" ", 1)[1]) for row in out.getvalue().splitlines() if "average loss" in row]
 
-    def ours() -> list[float]:
+    def ours() -> tuple[float, list[float]]:
+        """CPU seconds until the last epoch is over; the rival does nothing of what follows (errors of mastery)."""
         model = NCDM(stopping=f"fixed({epochs})", batch_size=256, lr=0.002)
         losses: list[float] = []
-        model.report = lambda epoch, total, figures: losses.append(figures["train_loss"])
+        ends: list[float] = []
+
+        def note(epoch: int, total: int, figures: dict[str, float]) -> None:
+            losses.append(figures["train_loss"])
+            ends.append(time.process_time())
+
+        model.report = note
+        start = time.process_time()
         model.fit(data)
-        return losses
+        return ends[-1] - start, losses
 
     times: dict[str, list[float]] = {"theirs": [], "ours": []}
     for _ in range(REPEATS):
-        a, first = seconds(theirs)
-        b, second = seconds(ours)
-        times["theirs"].append(a)
-        times["ours"].append(b)
+        spent, first = seconds(theirs)
+        times["theirs"].append(spent)
+        spent, second = ours()
+        times["ours"].append(spent)
     a, b = median(times["theirs"]), median(times["ours"])
     n = len(data) * epochs
     print(
@@ -213,7 +221,7 @@ def main() -> None:
     lines.append(("pair-mean DOA of 4,668 students, seconds", spent, 10, True))
     found = race_dina(frcsub)
     lines.append(("DINA EM on frcsub, seconds", found["seconds"], 1.5, True))
-    lines.append(("DINA EM against plain numpy EM", found["plain"], 5))
+    lines.append(("DINA EM against plain numpy EM", found["plain"], 1))
     if "EMDINA" in found:
         lines.append(("DINA EM against EduCDM EMDINA", found["EMDINA"], 5))
     gdina = median(seconds(lambda: GDINA().fit(ecpe))[0] for _ in range(REPEATS))
