@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from assay.uncertainty import credal
 from assay.uncertainty.errors import FallbackWarning, NotSupported, UncertaintyError
@@ -100,7 +100,7 @@ class Decomposition:
 
 
 def quantify(
-    rep: Representation, measure: str = "entropy", *, base: float | str | None = None, chunk: int | None = None,
+    rep: Representation | ArrayLike, measure: str = "entropy", *, base: float | str | None = None, chunk: int | None = None,
     samples: int = 1000, seed: int = 0, force: bool = False,
 ) -> Decomposition:  # fmt: skip
     """Total, aleatoric and epistemic uncertainty of each prediction.

@@ -38,12 +38,12 @@ def average(values: Float[np.ndarray, "rows members"], w: Weights) -> Rows:
 
 def shannon(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Entropy in nats over the last axis."""
-    return -np.einsum("...k,...k->...", p, np.log(np.maximum(p, _TINY)))
+    return np.asarray(-np.einsum("...k,...k->...", p, np.log(np.maximum(p, _TINY))))
 
 
 def gini(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Entropy of the Brier score, ``1 - sum p^2``."""
-    return 1 - np.einsum("...k,...k->...", p, p)
+    return np.asarray(1 - np.einsum("...k,...k->...", p, p))
 
 
 def zero_one(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -53,7 +53,7 @@ def zero_one(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def spherical(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Entropy of the spherical score, ``1 - |p|``."""
-    return 1 - np.sqrt(np.einsum("...k,...k->...", p, p))
+    return np.asarray(1 - np.sqrt(np.einsum("...k,...k->...", p, p)))
 
 
 def label_variance(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -113,7 +113,7 @@ def additive(p: Members, w: Weights, measure: str) -> Three:
     return _differences(total, aleatoric)
 
 
-def entropy_three(p: Members, w: Weights, scratch: Members | None = None) -> Three:
+def entropy_three(p: Members, w: Weights, scratch: NDArray[np.float64] | None = None) -> Three:
     """The three entropies from one logarithm of the array, kept in ``scratch`` if that is given."""
     n, m, k = p.shape
     logs = np.maximum(p, _TINY, out=None if scratch is None else scratch[:n])
