@@ -275,27 +275,33 @@ class ReebGraph:
         return points, self.mass(points) if points else 0.0
 
     def _meeting(self, a: int, b: int, sign: int) -> tuple[float | None, tuple[set[int], set[int]]]:
-        """Lens where two nodes meet going up (or down), and what lies on either side before."""
-        reach = ({a}, {b})
-        slab = self.nodes[a].slab
-        last = max(sign * node.slab for node in self.nodes.values())
-        for s in range(sign * slab + 1, last + 1):
+        """Lens where two nodes meet going up (or down), and what lies on either side before.
+
+        Edges join neighbouring slabs (longer ones were made by `connect` and lie on no loop), so a step looks at the nodes of the slab
+        before and at what is reached from there.
+        """
+        start = sign * self.nodes[a].slab
+        reach: tuple[set[int], set[int]] = ({a}, {b})
+        edge = [[a], [b]]
+        s = start
+        while edge[0] and edge[1]:
+            s += 1
             before = (set(reach[0]), set(reach[1]))
-            for side in reach:  # all nodes of slabs between the start and this one that the side is joined to
-                stack = list(side)
+            for k, side in enumerate(reach):
+                stack, ahead = edge[k], []
                 while stack:
                     for u in self.nodes[stack.pop()].near:
-                        if sign * slab <= sign * self.nodes[u].slab <= s and u not in side:
+                        if u not in side and start <= sign * self.nodes[u].slab <= s:
                             side.add(u)
                             stack.append(u)
+                            if sign * self.nodes[u].slab == s:
+                                ahead.append(u)
+                edge[k] = ahead
             common = reach[0] & reach[1]
             if common:
-                heights = [self.nodes[v].height for v in common if sign * self.nodes[v].slab == s] or [
-                    self.nodes[v].height for v in common
-                ]
+                top = [self.nodes[v].height for v in common if sign * self.nodes[v].slab == s]
+                heights = top or [self.nodes[v].height for v in common]
                 return (min(heights) if sign > 0 else max(heights)), before
-            if reach[0] == before[0] and reach[1] == before[1] and s > sign * slab + 1:
-                return None, before
         return None, (set(), set())
 
     def merge_loops(self, floor: float) -> None:
@@ -311,9 +317,7 @@ class ReebGraph:
                 return
 
     def _merge_zigzag(self, floor: float) -> bool:
-        """Close one cycle of less lens height than the floor that runs to and fro between slabs, so that no pair
-        spans it.
-        """
+        """Close cycles of less lens height than the floor that run to and fro between slabs, so that no pair spans them."""
         if self.betti()[1] == 0:
             return False
         import networkx
@@ -321,21 +325,19 @@ class ReebGraph:
         graph = networkx.Graph()
         graph.add_nodes_from(sorted(self.nodes))
         graph.add_edges_from(sorted((v, u) for v, node in self.nodes.items() for u in node.near if v < u))
-        best: tuple[float, int, int] | None = None
+        weak: list[tuple[float, int, int]] = []
         for cycle in networkx.cycle_basis(graph):
             heights = [self.nodes[v].height for v in cycle]
             height = (max(heights) - min(heights)) / self.range
-            if height >= floor or (best is not None and height >= best[0]):
-                continue
-            for k, v in enumerate(cycle):
-                u = cycle[(k + 2) % len(cycle)]
-                if u != v and self.nodes[u].slab == self.nodes[v].slab:
-                    best = (height, v, u)
-                    break
-        if best is None:
-            return False
-        self._merge(best[1], best[2])
-        return True
+            if height < floor:
+                turns = [(v, cycle[(k + 2) % len(cycle)]) for k, v in enumerate(cycle)]
+                weak += [(height, v, u) for v, u in turns if u != v and self.nodes[u].slab == self.nodes[v].slab][:1]
+        touched: set[int] = set()
+        for _, v, u in sorted(weak):
+            if v not in touched and u not in touched:
+                touched |= {v, u}
+                self._merge(v, u)
+        return bool(touched)
 
     def simplify(self, leaf_floor: float, loop_floor: float, closed_minimum: bool = False) -> ReebGraph:
         """Both kinds of pruning, until nothing is below its floor."""
