@@ -112,7 +112,7 @@ def test_torchgfn_385_and_190_the_condition_changes_reward_and_policy():
     np.testing.assert_allclose(cold.log_r, 2.0 * raw, rtol=1e-5)
     assert not np.allclose(gfn.distribution(condition=0.1), gfn.distribution(condition=2.0), atol=0.01)
     assert gfn.log_z_at(0.1) != gfn.log_z_at(2.0)
-    assert hot.log_r.std() < cold.log_r.std()
+    assert np.asarray(gfn.env.log_rewards(hot.states)).mean() < raw.mean() - 0.5
     with pytest.raises(GFlowNetError, match="condition="):
         gfn.sample(3)
 

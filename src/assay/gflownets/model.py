@@ -208,7 +208,8 @@ class GFlowNet:
         batch : int, optional
             Another batch size from now on.
         data : (objects, log rewards), optional
-            Train on these alone, along backward trajectories; rewards of the environment are not asked for.
+            Train on these alone, along backward trajectories; rewards of the environment are not asked for. Ratios of
+            probabilities among measured objects are then right; the others get what the network makes of them.
         eval_every, callback
             ``callback(self, log)`` after every ``eval_every`` updates; it may return True to stop.
         checkpoint : path, optional
@@ -279,12 +280,15 @@ class GFlowNet:
         self.trainer, self.state = fresh, self.state._replace(buffer=buffer)
 
     def ask(self, n: int) -> list[Any]:
-        """Distinct objects to measure next, none that was told before; fewer than ``n`` if the policy repeats
-        itself."""
+        """Distinct objects to measure next, none that was told before.
+
+        They are drawn from the policy; while it gives too few new ones it is made warmer, up to a temperature of
+        about 30. Fewer than ``n`` come back only if hardly anything new is left.
+        """
         known = set(self._data[0])
         found: dict[Any, None] = {}
-        for _ in range(20):
-            for item in self.sample(max(n, 64)).objects:
+        for round_ in range(20):
+            for item in self.sample(max(n, 64), temperature=1.2**round_).objects:
                 if item not in known:
                     found.setdefault(item)
             if len(found) >= n:
