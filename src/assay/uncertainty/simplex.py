@@ -93,7 +93,7 @@ def _refuse(row: NDArray[Any], total: float, index: Any, what: str) -> None:
     raise NotADistribution(f"{what}: row {index} sums to {total:.6g}, not 1 (renormalize=True lifts this)")
 
 
-def entropy(p: Probabilities, base: float | str | None = None) -> Values:
+def entropy(p: Probabilities, base: int | float | str | None = None) -> Values:
     """Shannon entropy of each row, in nats unless ``base`` is given.
 
     Parameters
@@ -116,7 +116,7 @@ def entropy(p: Probabilities, base: float | str | None = None) -> Values:
     return np.asarray(np.maximum(value, 0.0) / log_base(base, p.shape[-1]))
 
 
-def log_base(base: float | str | None, classes: int) -> float:
+def log_base(base: int | float | str | None, classes: int) -> float:
     """The number by which an entropy in nats is divided.
 
     Raises

@@ -100,9 +100,15 @@ class Decomposition:
 
 
 def quantify(
-    rep: Representation | ArrayLike, measure: str = "entropy", *, base: float | str | None = None, chunk: int | None = None,
-    samples: int = 1000, seed: int = 0, force: bool = False,
-) -> Decomposition:  # fmt: skip
+    rep: Representation | ArrayLike,
+    measure: str = "entropy",
+    *,
+    base: int | float | str | None = None,
+    chunk: int | None = None,
+    samples: int = 1000,
+    seed: int = 0,
+    force: bool = False,
+) -> Decomposition:
     """Total, aleatoric and epistemic uncertainty of each prediction.
 
     Parameters
