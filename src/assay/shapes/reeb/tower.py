@@ -366,7 +366,8 @@ class ReebTower:
             values = part.diffusion.eigenvalues
             self.spectral_.append(float((1 - values[1]) / max(1 - values[2], 1e-15)) if len(values) > 2 else 1.0)
             blob = self.explained_[-1] < EXPLAINED and self.spectral_[-1] > SPECTRAL
-            if piece.betti()[1] == 0 and len(piece.edges) <= 1 and blob and self.level is None:
+            if blob and self.level is None:
+                self.persistence_["confirmed"][self.persistence_["component"] == number] = False
                 vertices.append(centre[None])
                 vertex_mass.append(float(w.sum()) / total)
                 offset += 1
