@@ -20,7 +20,7 @@ from assay.diagnosis import (
     read_table,
     simulate_platform,
 )
-from assay.diagnosis import readers as r
+from assay.diagnosis import formats as r
 from assay.diagnosis.responses import SCHEMES
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from assay.diagnosis.check import check_data
 from assay.diagnosis.errors import (
     CyclicHierarchy,
     DiagnosisError,
@@ -41,7 +42,7 @@ from assay.diagnosis.errors import (
     UnknownName,
 )
 from assay.diagnosis.hierarchy import Hierarchy
-from assay.diagnosis.responses import QMatrix, ResponseData, Split, check_data, preprocess
+from assay.diagnosis.responses import QMatrix, ResponseData, Split, preprocess
 
 if TYPE_CHECKING:
     from assay.diagnosis.baselines import ItemMean, KCAccuracy, Rasch, StudentItemLogit
@@ -51,12 +52,13 @@ if TYPE_CHECKING:
     from assay.diagnosis.difficulty import bradley_terry, difficulty_from_titles, empirical_difficulty, human_agreement
     from assay.diagnosis.estimator import DiagnosisModel, calibrated_mastery
     from assay.diagnosis.evaluation import evaluate, leakage_probe
+    from assay.diagnosis.formats import READERS
     from assay.diagnosis.graph import ORCDF, RCD
     from assay.diagnosis.irt import IRT, MIRT
     from assay.diagnosis.models import MODELS, model_class
     from assay.diagnosis.neural import CDMFKC, IDCDF, KSCD, NCDM, HierCDF, KaNCD
     from assay.diagnosis.protocol import compare, learning_curve_diagnosis, paired_bootstrap, search
-    from assay.diagnosis.readers import READERS, from_frame, from_matrix, read_table
+    from assay.diagnosis.readers import from_frame, from_matrix, read_table
     from assay.diagnosis.report import Diagnosis, diagnose, write_report
     from assay.diagnosis.simulate import simulate_platform
 
@@ -78,7 +80,8 @@ _LAZY = {
     **dict.fromkeys(("MODELS", "model_class"), "models"),
     **dict.fromkeys(("CDMFKC", "IDCDF", "KSCD", "NCDM", "HierCDF", "KaNCD"), "neural"),
     **dict.fromkeys(("compare", "learning_curve_diagnosis", "paired_bootstrap", "search"), "protocol"),
-    **dict.fromkeys(("READERS", "from_frame", "from_matrix", "read_table"), "readers"),
+    "READERS": "formats",
+    **dict.fromkeys(("from_frame", "from_matrix", "read_table"), "readers"),
     **dict.fromkeys(("Diagnosis", "diagnose", "write_report"), "report"),
     "simulate_platform": "simulate",
 }

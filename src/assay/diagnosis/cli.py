@@ -76,7 +76,7 @@ def check(
     skills: Skills = "skills", sep: Sep = "~", on_duplicate: OnDuplicate = "first",
 ) -> None:  # fmt: skip
     """Density, repeats, coverage of skills, and whether the Q-matrix can tell skills apart."""
-    from assay.diagnosis.responses import check_data
+    from assay.diagnosis.check import check_data
 
     data = _open(source, q, (student, item, correct, skills, sep, on_duplicate))
     typer.echo(str(check_data(data)))

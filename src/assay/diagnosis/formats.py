@@ -1,0 +1,243 @@
+"""The formats in which public logs come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from assay.diagnosis.errors import DiagnosisError
+from assay.diagnosis.readers import deduplicate, from_frame, from_matrix
+from assay.diagnosis.responses import ResponseData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def read_assistments_2009(path: str | Path) -> ResponseData:
+    """ASSISTments 2009 skill builder (corrected): a row a skill, merged by ``order_id``; scaffolding is left out
+    where marked.
+    """
+    frame = _csv(path, encoding="latin-1")
+    if "original" in frame:
+        frame = frame[frame["original"] == 1]
+    names = (
+        frame["skill_name"].where(frame["skill_name"].notna(), frame["skill_id"])
+        if "skill_name" in frame
+        else frame["skill_id"]
+    )
+    return from_frame(
+        frame.assign(skill=names), "user_id", "problem_id", "correct", "skill", sep="\0", order="order_id"
+    )
+
+
+def read_assistments_2012(path: str | Path) -> ResponseData:
+    """ASSISTments 2012 (a skill an item)."""
+    frame = _csv(path, encoding="latin-1")
+    return from_frame(
+        frame, "user_id", "problem_id", "correct", "skill_id", sep="\0", order="start_time", threshold=1.0
+    )
+
+
+def read_assistments_2017(path: str | Path) -> ResponseData:
+    """ASSISTments 2017 data mining competition."""
+    return from_frame(
+        _csv(path, encoding="latin-1"), "studentId", "problemId", "correct", "skill", sep="\0", order="startTime"
+    )
+
+
+def read_ncdm_release(path: str | Path) -> ResponseData:
+    """``log_data.json`` as NCDM published it: a list of users with their logs of exer_id, score and knowledge_code."""
+    try:
+        users = json.loads(Path(path).read_text(encoding="utf-8"))
+        rows = [
+            (u["user_id"], log["exer_id"], log["score"], "~".join(map(str, log["knowledge_code"])))
+            for u in users
+            for log in u["logs"]
+        ]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise DiagnosisError(
+            f"{path} is not in the format of the NCDM release: {type(error).__name__} {error}"
+        ) from error
+    import pandas as pd
+
+    return from_frame(
+        pd.DataFrame(rows, columns=["user", "question", "score", "skills"]), correct="score", threshold=1.0
+    )
+
+
+def read_eedi(folder: str | Path) -> ResponseData:
+    """Eedi, NeurIPS 2020 tasks 3 and 4: ``train_task_3_4.csv``, ``question_metadata_task_3_4.csv``,
+    ``subject_metadata.csv``.
+
+    Of the subjects of a question only those count that have no child among them (the leaves of the tree).
+    """
+    import ast
+
+    import pandas as pd
+
+    answers = _csv(_in(folder, "train_task_3_4.csv"))
+    questions = _csv(_in(folder, "question_metadata_task_3_4.csv"))
+    subjects = _csv(_in(folder, "subject_metadata.csv")).set_index("SubjectId")
+    parent = subjects["ParentId"].to_dict()
+    names = subjects["Name"].to_dict()
+
+    def leaves(text: str) -> str:
+        found = ast.literal_eval(text)
+        above = {parent.get(s) for s in found}
+        return "~".join(str(names.get(s, s)) for s in found if s not in above)
+
+    skills = pd.Series(questions["SubjectId"].map(leaves).to_numpy(), index=questions["QuestionId"])
+    return from_frame(answers.assign(skills=answers["QuestionId"].map(skills)), "UserId", "QuestionId", "IsCorrect")
+
+
+def read_junyi(folder: str | Path) -> ResponseData:
+    """Junyi Academy 2015: problem log, exercise table (topics as skills, prerequisites between them)."""
+    log = _csv(_in(folder, "junyi_ProblemLog_original.csv"))
+    exercises = _csv(_in(folder, "junyi_Exercise_table.csv"))
+    topic = exercises.set_index("name")["topic"]
+    log = log.assign(
+        skill=log["exercise"].map(topic),
+        right=log["correct"].map({True: 1, False: 0, "true": 1, "false": 0}),
+    )
+    data = from_frame(log, "user_id", "exercise", "right", "skill", sep="\0", order="time_done")
+    place = {name: k for k, name in enumerate(data.kc_names)}
+    edges = set()
+    for name, before in zip(exercises["name"], exercises["prerequisites"].fillna(""), strict=True):
+        for earlier in str(before).split(","):
+            a, b = place.get(str(topic.get(earlier.strip()))), place.get(str(topic.get(name)))
+            if a is not None and b is not None and a != b:
+                edges.add((a, b))
+    from dataclasses import replace
+
+    return replace(
+        data, prerequisites=tuple(sorted(edges)), titles=tuple(str(i).replace("_", " ") for i in data.item_ids)
+    )
+
+
+def read_junyi_ratings(folder: str | Path, data: ResponseData) -> list[tuple[int, int, float]]:
+    """Human ratings of Junyi: (item a, item b, how much harder b is), oriented by the accuracy of the items.
+
+    The files give a rating of 1 to 9 for ``Exercise_A`` against ``Exercise_B``; which end means harder is taken from
+    the data:
+    the orientation that agrees with the share of wrong answers.
+    """
+    import pandas as pd
+
+    place = {str(name): j for j, name in enumerate(data.item_ids)}
+    frames = [_csv(_in(folder, f"relationship_annotation_{part}.csv")) for part in ("training", "testing")]
+    table = pd.concat(frames)
+    rows = [
+        (place[str(a)], place[str(b)], float(r) - 5)
+        for a, b, r in zip(table["Exercise_A"], table["Exercise_B"], table["Difficulty_avg"], strict=True)
+        if str(a) in place and str(b) in place
+    ]
+    n, right = (np.bincount(data.item, w, data.n_items) for w in (None, data.correct))
+    wrong = 1 - right / np.maximum(n, 1)
+    agreement = sum(np.sign(r) * np.sign(wrong[b] - wrong[a]) for a, b, r in rows)
+    return [(a, b, r if agreement >= 0 else -r) for a, b, r in rows]
+
+
+def read_math_folder(folder: str | Path, *, threshold: float = 1.0) -> ResponseData:
+    """Math1, Math2 or FrcSub: ``data.txt`` (points in [0, 1], students in rows), ``q.txt``, ``qnames.txt``."""
+    table = np.loadtxt(_in(folder, "data.txt"))
+    q = np.loadtxt(_in(folder, "q.txt"), ndmin=2)
+    names: list[str] = []
+    if (Path(folder) / "qnames.txt").is_file():
+        lines = (Path(folder) / "qnames.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        names = [line.split("\t")[-1].strip() for line in lines if line.strip()]
+    names = names[-q.shape[1] :] if len(names) >= q.shape[1] else []
+    return from_matrix((table >= threshold).astype(float), q, kc_names=names or None)
+
+
+def read_inscd_folder(folder: str | Path) -> ResponseData:
+    """``response.csv`` (student, item, score; zero-based, no header) and ``q_matrix.csv`` (no header)."""
+    rows = np.loadtxt(_in(folder, "response.csv"), delimiter=",", ndmin=2)
+    q = np.loadtxt(_in(folder, "q_matrix.csv"), delimiter=",", ndmin=2)
+    cells = rows[:, 0].astype(np.int64) * len(q) + rows[:, 1].astype(np.int64)
+    keep, answer = deduplicate(cells, (rows[:, 2] >= 1).astype(np.uint8), "first")
+    used = q.any(0)
+    return ResponseData(
+        rows[keep, 0].astype(np.int64),
+        rows[keep, 1].astype(np.int64),
+        answer,
+        q[:, used],
+        notes={"repeated": len(rows) - len(keep)},
+    )
+
+
+def read_pykt_sequences(path: str | Path) -> ResponseData:
+    """Sequence files of XES3G5M (and of pykt): comma-joined questions, concepts, responses a row; -1 is padding."""
+    import pandas as pd
+
+    frame = _csv(path)
+    rows: list[tuple[Any, str, int, str]] = []
+    for uid, questions, concepts, responses in zip(
+        frame["uid"], frame["questions"], frame["concepts"], frame["responses"], strict=True
+    ):
+        for j, k, r in zip(str(questions).split(","), str(concepts).split(","), str(responses).split(","), strict=True):
+            if j != "-1" and r != "-1":
+                rows.append((uid, j, int(r), k.replace("_", "~")))
+    return from_frame(pd.DataFrame(rows, columns=["user", "question", "correct", "skills"]))
+
+
+def read_ednet_kt1(folder: str | Path, questions: str | Path) -> ResponseData:
+    """EdNet KT1: a file a user (``u*.csv`` with question_id and user_answer), and ``questions.csv`` (correct_answer,
+    tags).
+    """
+    import pandas as pd
+
+    key = _csv(questions).set_index("question_id")
+    files = sorted(Path(folder).glob("u*.csv"))
+    if not files:
+        raise DiagnosisError(f"there is no file u*.csv in {folder}")
+    parts = [pd.read_csv(file).assign(user=file.stem) for file in files]
+    log = pd.concat(parts, ignore_index=True)
+    log = log[log["question_id"].isin(key.index)]
+    right = log["user_answer"].to_numpy() == key["correct_answer"].reindex(log["question_id"]).to_numpy()
+    tags = key["tags"].astype(str).str.replace(";", "~").reindex(log["question_id"]).to_numpy()
+    return from_frame(
+        log.assign(right=right.astype(int), tags=tags), "user", "question_id", "right", "tags", order="timestamp"
+    )
+
+
+def read_slp(folder: str | Path, subject: str = "math") -> ResponseData:
+    """Smart Learning Partner: ``term-<subject>.csv`` (student_id, question_id, score, full_score, concept)."""
+    frame = _csv(_in(folder, f"term-{subject}.csv"))
+    share = frame["score"] / frame["full_score"].where(frame["full_score"] > 0)
+    return from_frame(
+        frame.assign(share=share), "student_id", "question_id", "share", "concept", sep=";", threshold=1.0
+    )
+
+
+READERS: Mapping[str, Callable[..., ResponseData]] = {
+    "assistments2009": read_assistments_2009,
+    "assistments2012": read_assistments_2012,
+    "assistments2017": read_assistments_2017,
+    "ncdm": read_ncdm_release,
+    "eedi": read_eedi,
+    "junyi": read_junyi,
+    "math": read_math_folder,
+    "inscd": read_inscd_folder,
+    "xes3g5m": read_pykt_sequences,
+    "ednet": read_ednet_kt1,
+    "slp": read_slp,
+}
+
+
+def _csv(path: str | Path, **options: Any) -> pd.DataFrame:
+    import pandas as pd
+
+    if not Path(path).is_file():
+        raise DiagnosisError(f"there is no file {path}")
+    return pd.read_csv(path, low_memory=False, **options)
+
+
+def _in(folder: str | Path, name: str) -> Path:
+    path = Path(folder) / name
+    if not path.is_file():
+        raise DiagnosisError(f"{folder} has no file {name}")
+    return path
