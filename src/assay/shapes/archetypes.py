@@ -82,7 +82,7 @@ def pcha(
     >>> rng = np.random.default_rng(0)
     >>> corners = np.array([[0.0, 0], [1, 0], [0, 1]])
     >>> found = pcha(rng.dirichlet([0.3] * 3, 400) @ corners, 3)
-    >>> found.explained > 0.999, np.abs(np.sort(found.vertices, axis=0) - np.sort(corners, axis=0)).max() < 0.03
+    >>> found.explained > 0.999, bool(np.abs(np.sort(found.vertices, axis=0) - np.sort(corners, axis=0)).max() < 0.03)
     (True, True)
     """
     if k < 1 or len(np.unique(X, axis=0)) < k:

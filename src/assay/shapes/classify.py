@@ -484,7 +484,7 @@ def dip_statistic(values: Float[np.ndarray, " n"]) -> float:
     Examples
     --------
     >>> round(dip_statistic(np.array([0.0, 0.01, 0.02, 1.0, 1.01, 1.02])), 3)
-    0.248
+    0.245
     """
     x = np.sort(np.asarray(values, dtype=np.float64))
     n = len(x)
