@@ -277,7 +277,8 @@ class ReebGraph:
     def _meeting(self, a: int, b: int, sign: int) -> tuple[float | None, tuple[set[int], set[int]]]:
         """Lens where two nodes meet going up (or down), and what lies on either side before.
 
-        Edges join neighbouring slabs (longer ones were made by `connect` and lie on no loop), so a step looks at the nodes of the slab
+        Edges join neighbouring slabs (longer ones were made by `connect` and lie on no loop), so a step looks at the
+        nodes of the slab
         before and at what is reached from there.
         """
         start = sign * self.nodes[a].slab
@@ -317,7 +318,9 @@ class ReebGraph:
                 return
 
     def _merge_zigzag(self, floor: float) -> bool:
-        """Close cycles of less lens height than the floor that run to and fro between slabs, so that no pair spans them."""
+        """Close cycles of less lens height than the floor that run to and fro between slabs, so that no pair spans
+        them.
+        """
         if self.betti()[1] == 0:
             return False
         import networkx
