@@ -299,7 +299,7 @@ def test_check_8_false_archetypes_over_100_clouds():
 def test_check_9_pre_b_cells_are_one_trajectory_that_follows_time():
     from scipy.stats import spearmanr
 
-    cells = load("bcell")
+    cells = real("bcell")
     hours = cells.cells["time_hour"]
     report = detect_shape(cells.X, n_bootstrap=0, n_jobs=1)
     assert report.labels[0] == "simple_traj"

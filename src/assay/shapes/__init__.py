@@ -1,12 +1,13 @@
 """What shape is this single-cell data set: clusters, one trajectory, a branching tree, a loop, or a continuum of
 archetypes?
 
->>> from assay.shapes import detect_shape, load
->>> report = detect_shape(load("bcell").X, n_bootstrap=5)     # 313 pre-B cells, 200 principal components
+>>> from assay.shapes import detect_shape, make_shape
+>>> cells = make_shape("cycle", n=1000, seed=0)              # or an array, or an AnnData, of your own
+>>> report = detect_shape(cells.X, n_bootstrap=5)
 >>> report.labels
-['simple_traj']
->>> print(report.recommendation[0][:14])
-One trajectory
+['cycle']
+>>> print(report.recommendation[0][:19])
+A closed trajectory
 
 `ReebTower` gives the skeleton itself, with its levels, persistence and confidence; `make_shape` generates cells of a
 known one.

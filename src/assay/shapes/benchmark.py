@@ -192,7 +192,7 @@ benchmark.add_method("always_clusters", partial(make_method, "always_clusters"),
 
 benchmark.quick(
     tasks=[
-        "bcell",
+        "iris",
         "digits",
         "tree-n500-s0.05-i1",
         "cycle-n500-s0.05-i1",
@@ -203,6 +203,6 @@ benchmark.quick(
     seeds=(0, 1),
 )
 benchmark.full(
-    tasks=["bcell", "digits", "iris", *(t for t in benchmark.tasks if "-n2000-" in t)],
+    tasks=["digits", "iris", *(t for t in benchmark.tasks if "-n2000-" in t)],
     methods=list(benchmark.methods),
 )

@@ -1,6 +1,8 @@
-"""Real data by name. ``bcell`` is in the package, ``digits`` and ``iris`` in scikit-learn; three are files of the
-scanpy wheel, which
-is found without being imported; the others are looked for as `assay.core.data` does."""
+"""Real data by name.
+
+``digits`` and ``iris`` are in scikit-learn; three sets are files of the scanpy wheel, which is found without being
+imported; the others are looked for as `assay.core.data` does.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,6 @@ from assay.core.data import DataSource
 from assay.core.errors import DataError
 from assay.shapes.errors import UnknownKindError
 
-VIA = "https://raw.githubusercontent.com/ShobiStassen/VIA/ecc6e2d931bbda977f3b8f4370d2105a1b420703/Datasets"
 _VIA: dict[str, Any] = {
     "licence": "MIT",
     "citation": "Stassen et al., VIA, 2021",
@@ -30,6 +31,12 @@ _SCANPY: dict[str, Any] = {
     "homepage": "https://pypi.org/project/scanpy/ (a file of the wheel)",
 }
 SOURCES = {
+    "bcell": DataSource(
+        "shapes",
+        "Bcell_200PCs.csv.gz",
+        sha256="5ee8aa60611b0031560f874af3b3195dc6dfbf6f6fdfb46ddbb0c1b38bef8183",
+        **_VIA,
+    ),
     "eb": DataSource(
         "shapes",
         "EB_phate_embedding.csv.gz",
@@ -80,9 +87,9 @@ def load(name: str) -> RealShape:
     Parameters
     ----------
     name : str
-        ``bcell`` (pre-B cells, 6 times over 24 h), ``digits``, ``iris``, ``eb`` (embryoid bodies, PHATE coordinates),
-        ``mcf7`` (imaging
-        cytometry with cell-cycle phases), ``pbmc68k``, ``krumsiek11``, ``toggleswitch``.
+        ``digits`` and ``iris`` need no file; ``bcell`` (pre-B cells, 6 times over 24 h), ``eb`` (embryoid bodies, PHATE
+        coordinates), ``mcf7`` (imaging cytometry with cell-cycle phases), ``pbmc68k``, ``krumsiek11``,
+        ``toggleswitch``.
 
     Raises
     ------
@@ -92,9 +99,9 @@ def load(name: str) -> RealShape:
 
     Examples
     --------
-    >>> cells = load("bcell")
-    >>> cells.X.shape, cells.labels, int(cells.cells["time_hour"].max())
-    ((313, 200), ('simple_traj',), 24)
+    >>> cells = load("iris")
+    >>> cells.X.shape, cells.labels, cells.cells["species"][0].item()
+    ((150, 4), ('clusters',), 'setosa')
     """
     if name not in LOADERS:
         near = get_close_matches(name, LOADERS, n=1)
@@ -106,7 +113,7 @@ def load(name: str) -> RealShape:
 def _bcell() -> RealShape:
     import pandas as pd
 
-    table = pd.read_csv(Path(__file__).parent / "datasets" / "Bcell_200PCs.csv.gz")
+    table = pd.read_csv(SOURCES["bcell"].fetch())
     X = table.drop(columns=["cell", "time_hour"]).to_numpy(dtype=np.float64)
     return RealShape("bcell", X, ("simple_traj",), {"time_hour": table["time_hour"].to_numpy(dtype=np.float64)})
 
