@@ -326,6 +326,8 @@ class Lane:
         if self._executor is None:
             from loky.process_executor import ProcessPoolExecutor
 
+            # loky renews a worker that has grown by 300 MB (a model, a compiler) once its batch is done, and says so
+            warnings.filterwarnings("ignore", message="A worker (stopped|was restarted)", category=UserWarning)
             self._executor = ProcessPoolExecutor(
                 max_workers=1,
                 initializer=_start_worker,
