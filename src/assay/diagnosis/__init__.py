@@ -1,8 +1,7 @@
 """Cognitive diagnosis: which skill has which student, how hard is which item, and how far is that to be trusted.
 
 From answers (student, item, right or wrong) and a Q-matrix (which item needs which skill), models from Rasch to graph
-networks give
-mastery, and figures say what a diagnosis is worth beside how well answers are foretold.
+networks give mastery, and figures say what a diagnosis is worth beside how well answers are foretold.
 
 >>> from assay.diagnosis import GDINA, IRT, calibrated_mastery, evaluate, simulate_platform
 >>> platform = simulate_platform(800, 40, 4, density=0.8, model="dina", seed=0)

@@ -29,8 +29,7 @@ def check_data(data: ResponseData) -> DataCheck:
     skills apart.
 
     Completeness: a DINA model tells all classes apart only if each skill has an item that needs it alone (Chiu,
-    Douglas, Li,
-    2009); for identified parameters each skill should stand in at least three items (Gu, Xu, 2019).
+    Douglas, Li, 2009); for identified parameters each skill should stand in at least three items (Gu, Xu, 2019).
 
     Examples
     --------

@@ -2,8 +2,7 @@
 
 ``lsat6`` and ``lsat7`` are embedded: the published counts of the 32 answer patterns of 1,000 examinees on five items of
 sections 6 and 7 of the Law School Admission Test (Bock and Lieberman, 1970). The others are files that are looked for
-in the
-cache and in ``ASSAY_DATA_DIR``. Logs of platforms are read with `assay.diagnosis.formats`.
+in the cache and in ``ASSAY_DATA_DIR``. Logs of platforms are read with `assay.diagnosis.formats`.
 """
 
 from __future__ import annotations

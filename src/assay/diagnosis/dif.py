@@ -38,11 +38,10 @@ def differential_item_functioning(
     Returns
     -------
     DataFrame
-        A row an item: ``mh_odds`` (common odds ratio, above 1: easier for the reference group), ``mh_chi2``
-        (continuity corrected),
-        ``mh_p``, ``delta`` (-2.35 log odds), ``ets`` (A negligible, B, C large; Zwick and Ercikan 1989),
-        ``lr_uniform_p``, ``lr_nonuniform_p``
-        (likelihood-ratio tests of logistic regression, Swaminathan and Rogers 1990).
+        A row an item: ``mh_odds`` (common odds ratio, above 1: easier for the reference group), ``mh_chi2`` (continuity
+        corrected), ``mh_p``, ``delta`` (-2.35 log odds), ``ets`` (A negligible, B, C large; Zwick and Ercikan 1989),
+        ``lr_uniform_p``, ``lr_nonuniform_p`` (likelihood-ratio tests of logistic regression, Swaminathan and Rogers
+        1990).
 
     Raises
     ------

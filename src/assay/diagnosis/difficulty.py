@@ -120,8 +120,7 @@ def difficulty_from_titles(
     titles : sequence of str
     judge : callable or path
         ``judge(first, second)`` returns 0 (first is harder), 1, the title itself, or None (no answer). Or a CSV with
-        the columns
-        ``first,second,harder`` of item numbers. No network client is inside; wrap your own.
+        the columns ``first,second,harder`` of item numbers. No network client is inside; wrap your own.
     pairs : sequence of (int, int), optional
         Pairs to compare; default ``n_pairs`` (10 an item) at random.
     prior : float

@@ -22,10 +22,9 @@ Mastery = Float[np.ndarray, "students skills"]
 class DiagnosisModel:
     """Base of all models: ``fit``, ``predict_proba``, ``mastery_``, ``transform`` and files.
 
-    A model writes `_fit`, `_predict`, `_mastery`, `_mastery_se` and `_estimate`. What it knows of a student is a row
-    of ``states_``
-    (an ability, class probabilities, an embedding); a new student is scored by estimating that row with everything
-    about items fixed.
+    A model writes `_fit`, `_predict`, `_mastery`, `_mastery_se` and `_estimate`. What it knows of a student is a row of
+    ``states_`` (an ability, class probabilities, an embedding); a new student is scored by estimating that row with
+    everything about items fixed.
 
     Attributes
     ----------
@@ -324,10 +323,8 @@ def calibrated_mastery(model: DiagnosisModel, *, threshold: float | None = None)
     predictions.
 
     Raw values of most models live on a scale of their own (all of a class may lie in .4 to .6); this is the mean
-    predicted
-    probability over the items that need the skill, which all models share. Items weigh 1 / (skills that they need)^2,
-    so that those which
-    need little else decide [our design].
+    predicted probability over the items that need the skill, which all models share. Items weigh 1 / (skills that they
+    need)^2, so that those which need little else decide [our design].
 
     Parameters
     ----------

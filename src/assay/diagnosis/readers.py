@@ -38,8 +38,7 @@ def from_frame(
     """A long table, a row an answer.
 
     Rows that repeat an answer once for each skill (same student, item and ``order``) are merged first: the item then
-    needs all
-    of these skills, and the answer counts once.
+    needs all of these skills, and the answer counts once.
 
     Parameters
     ----------

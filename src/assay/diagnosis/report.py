@@ -1,10 +1,8 @@
 """What a teacher reads: which skills, how sure, what to practise next; a page for a class with a part for each student.
 
 Mastery in a report is calibrated: the probability of a right answer on a typical item of the skill, the same meaning
-for every model.
-How sure it is comes from draws of each student's state: "can" and "not yet" are said where at least four fifths of
-the draws lie on
-that side of the pass threshold, "unsure" otherwise.
+for every model. How sure it is comes from draws of each student's state: "can" and "not yet" are said where at least
+four fifths of the draws lie on that side of the pass threshold, "unsure" otherwise.
 """
 
 from __future__ import annotations
@@ -96,10 +94,8 @@ def diagnose(
     """Score students with a fitted model and say what to practise.
 
     Practise next: skills that are not passed for sure and whose prerequisites are not themselves "not yet", weakest
-    first. Items: those
-    of the skill that are unanswered or were answered wrongly, with the largest expected information about the student
-    (mutual
-    information of the answer and the student's state, from the draws).
+    first. Items: those of the skill that are unanswered or were answered wrongly, with the largest expected information
+    about the student (mutual information of the answer and the student's state, from the draws).
 
     Parameters
     ----------

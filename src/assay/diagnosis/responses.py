@@ -281,13 +281,10 @@ class ResponseData:
 class Split:
     """Answers for training, validation and testing; all three keep the numbering of students and items.
 
-    Schemes: ``student`` takes round(test x m) and round(valid x m) of each student's m answers; ``response`` takes
-    them over all
-    rows (``p = default_rng(seed).permutation(n)``, test first); ``new_students`` and ``new_items`` keep 20 per cent
-    of the
-    students (items) out of training. Of a new student, four fifths of the answers are ``support``, from which
-    `transform`
-    scores the student, and the others are the test.
+    Schemes: ``student`` takes round(test x m) and round(valid x m) of each student's m answers; ``response`` takes them
+    over all rows (``p = default_rng(seed).permutation(n)``, test first); ``new_students`` and ``new_items`` keep 20 per
+    cent of the students (items) out of training. Of a new student, four fifths of the answers are ``support``, from
+    which `transform` scores the student, and the others are the test.
 
     Attributes
     ----------

@@ -1,13 +1,11 @@
 """The training loop of the neural models, with the stopping rule as a named factor.
 
 Rules: ``valid_logloss``, ``valid_auc``, ``valid_doa`` keep the best epoch by a figure of the validation answers and
-stop after
-``patience`` epochs without a better one; ``train_loss`` stops when the training loss has not fallen by a thousandth for
-``patience`` epochs; ``fixed(n)`` trains n epochs and keeps the last.
+stop after ``patience`` epochs without a better one; ``train_loss`` stops when the training loss has not fallen by a
+thousandth for ``patience`` epochs; ``fixed(n)`` trains n epochs and keeps the last.
 
 Networks with non-negative layers begin with a plateau at the loss of a constant prediction, which may last dozens of
-epochs. Patience
-counts only from the epoch in which the loss is a hundredth below it, whatever the rule [our design].
+epochs. Patience counts only from the epoch in which the loss is a hundredth below it, whatever the rule [our design].
 """
 
 from __future__ import annotations

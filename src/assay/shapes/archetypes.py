@@ -1,13 +1,10 @@
 """Archetypal analysis (principal convex hull analysis), and whether data is a simplex at all.
 
-X is approximated by S C X, with rows of C and S on simplices: C makes archetypes of cells, S makes cells of
-archetypes. Projected
-gradient with a growing step, after Morup and Hansen, "Archetypal analysis for machine learning and data mining"
-(2012); starts by
-furthest sum. The t-ratio is the volume of the simplex over that of the convex hull in the first K - 1 principal
-components
-(after Hart et al., "Inferring biological tasks using Pareto analysis of high-dimensional data", 2015); its null
-shuffles columns.
+X is approximated by S C X, with rows of C and S on simplices: C makes archetypes of cells, S makes cells of archetypes.
+Projected gradient with a growing step, after Morup and Hansen, "Archetypal analysis for machine learning and data
+mining" (2012); starts by furthest sum. The t-ratio is the volume of the simplex over that of the convex hull in the
+first K - 1 principal components (after Hart et al., "Inferring biological tasks using Pareto analysis of
+high-dimensional data", 2015); its null shuffles columns.
 """
 
 from __future__ import annotations
@@ -261,10 +258,8 @@ def simplex_test(
     """The t-ratio at the elbow of the explained variance, against shuffled columns.
 
     At most 1000 cells are used, 500 in the nulls: the cells on their first K - 1 principal components, each column
-    shuffled, so that they
-    have the same margins and no corners in common. It stops once 10 nulls are as large as the data's own ratio, which
-    is then far from
-    p < 0.01.
+    shuffled, so that they have the same margins and no corners in common. It stops once 10 nulls are as large as the
+    data's own ratio, which is then far from p < 0.01.
     """
     rng = np.random.default_rng([random_state, 5])
     sample = X[np.sort(rng.choice(len(X), HULL_CELLS, replace=False))] if len(X) > HULL_CELLS else X

@@ -1,12 +1,10 @@
 """Other ways to a skeleton, behind one call: what a method is compared with.
 
-`paga` follows Wolf et al., "PAGA: graph abstraction reconciles clustering with trajectory inference" (2019):
-clusters, and between each
-two the ratio of the edges found to those expected at random. `mapper` follows Singh, Memoli and Carlsson (2007) with
-the lens, cover and
-clustering that the common packages use. `principal_tree` is a tree of centroids regularised towards straight and even
-(in the spirit
-of ElPiGraph, Albergante et al. 2020; the grammar of grafts is not written again here).
+`paga` follows Wolf et al., "PAGA: graph abstraction reconciles clustering with trajectory inference" (2019): clusters,
+and between each two the ratio of the edges found to those expected at random. `mapper` follows Singh, Memoli and
+Carlsson (2007) with the lens, cover and clustering that the common packages use. `principal_tree` is a tree of
+centroids regularised towards straight and even (in the spirit of ElPiGraph, Albergante et al. 2020; the grammar of
+grafts is not written again here).
 """
 
 from __future__ import annotations
@@ -172,10 +170,8 @@ def principal_tree(
     """A tree of nodes near the cells that is even and straight.
 
     Minimises the mean squared distance of cells to their node, plus ``stretch`` times the squared edge lengths, plus
-    ``bend`` times
-    the squared distance of each inner node from the mean of its neighbours; cells are assigned and nodes solved for
-    in turn, the
-    tree taken anew from the nodes. Leaf arcs of one edge are cut at the end.
+    ``bend`` times the squared distance of each inner node from the mean of its neighbours; cells are assigned and nodes
+    solved for in turn, the tree taken anew from the nodes. Leaf arcs of one edge are cut at the end.
     """
     ready, nodes, _ = _centres(data, n_nodes, random_state)
     X = ready.X

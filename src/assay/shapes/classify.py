@@ -399,10 +399,9 @@ def density_valleys(tower: ReebTower, random_state: int = 0) -> dict[str, Any]:
     neighbours.
 
     Each component of at least 100 points is partitioned by Leiden at resolution 0.5 and compared with the mean
-    modularity of three Gaussian
-    clouds with the same covariance. Between each two neighbouring clusters of at least 2 % of the cells the cells
-    near the axis that joins
-    their means are projected on it, and Hartigan's dip is compared with that of uniform samples.
+    modularity of three Gaussian clouds with the same covariance. Between each two neighbouring clusters of at least 2 %
+    of the cells the cells near the axis that joins their means are projected on it, and Hartigan's dip is compared with
+    that of uniform samples.
     """
     from assay.shapes.baselines import leiden
     from assay.shapes.kernel import nearest_neighbors

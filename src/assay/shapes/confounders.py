@@ -79,9 +79,8 @@ def confounding(
     """Warnings, one a column that the skeleton follows.
 
     A batch counts when the NMI with the regions (edge cut in thirds, component) is at least 0.1 and p <= 0.01; a
-    technical column when
-    its |Spearman| with the lens of a component of at least 20 % of the cells is at least 0.3 and p <= 0.01. NMI and
-    correlation have no unit.
+    technical column when its |Spearman| with the lens of a component of at least 20 % of the cells is at least 0.3 and
+    p <= 0.01. NMI and correlation have no unit.
     """
     from assay.shapes.classify import column_of
 

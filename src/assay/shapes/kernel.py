@@ -1,11 +1,10 @@
 """Neighbours, the kernel, the diffusion operator and its coordinates.
 
 What differs from the textbook diffusion map: (1) the bandwidth is that of each cell, with alpha decay (Moon et al.
-2019, PHATE);
-(2) repeated cells are one cell with a weight; (3) eigenpairs come from Lanczos on a power of the operator and a
-Rayleigh-Ritz step on the operator itself, because the leading eigenvalues of a long path lie within 1e-4 of 1, where
-plain
-Lanczos needs hundreds of restarts; (4) past ``n_landmarks`` cells everything is done on landmarks, and extended.
+2019, PHATE); (2) repeated cells are one cell with a weight; (3) eigenpairs come from Lanczos on a power of the operator
+and a Rayleigh-Ritz step on the operator itself, because the leading eigenvalues of a long path lie within 1e-4 of 1,
+where plain Lanczos needs hundreds of restarts; (4) past ``n_landmarks`` cells everything is done on landmarks, and
+extended.
 """
 
 from __future__ import annotations

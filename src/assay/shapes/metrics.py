@@ -1,8 +1,7 @@
 """Topology-aware scores of skeletons, and scores of multi-label verdicts.
 
 Skeletons are compared after vertices of degree 2 are contracted, so subdividing an edge changes nothing. Lengths are
-divided by the
-diameter of the truth.
+divided by the diameter of the truth.
 """
 
 from __future__ import annotations
@@ -127,8 +126,7 @@ def gromov_wasserstein(pred: Skeleton, true: Skeleton, step: float = STEP) -> fl
     they are.
 
     Distances run along edges, and between components are twice the longest finite one. Points are weighted by the
-    length they stand
-    for. Needs POT.
+    length they stand for. Needs POT.
     """
     import ot
 
@@ -302,8 +300,7 @@ def score_skeleton(
         In the same space.
     metrics : sequence of str, optional
         Groups to compute, of ``topology, features, edit, gw, surface, persistence, cells``; default: all. ``overall``
-        is there when its
-        parts are.
+        is there when its parts are.
     cells_pred, cells_true : (edge, t), optional
         Of the same cells, for the cell-wise scores (300 cells are drawn for distances).
 
@@ -311,8 +308,7 @@ def score_skeleton(
     -------
     dict
         ``overall`` is the geometric mean, with the weights of `OVERALL`, of 1/(1 + b0 and b1 errors), leaf F1, branch
-        point F1,
-        1/(1 + degree distance), 1 - 10 Chamfer (at least 0) and branches F1, each raised to at least 0.01.
+        point F1, 1/(1 + degree distance), 1 - 10 Chamfer (at least 0) and branches F1, each raised to at least 0.01.
 
     Raises
     ------
@@ -450,9 +446,8 @@ def label_scores(
     -------
     dict
         ``macro_f1, micro_f1, subset_accuracy`` after both are cut at ``threshold``; ``brier``; ``kl`` (mean Bernoulli
-        divergence of the
-        labels from the predictions, these clipped to [0.01, 0.99]); ``auroc_<i>`` by class (NaN where one class is
-        absent).
+        divergence of the labels from the predictions, these clipped to [0.01, 0.99]); ``auroc_<i>`` by class (NaN where
+        one class is absent).
     """
     p, y = np.asarray(pred, dtype=np.float64), np.asarray(true, dtype=np.float64)
     if p.shape != y.shape:
@@ -497,8 +492,7 @@ def score_labels(pred: Any, annotations: Any, labels: Sequence[str] | None = Non
     -------
     dict
         `label_scores` against the mean over annotators; ``human_macro_f1``, ``human_brier``: leave-one-annotator-out
-        means; and
-        ``alpha_<label>``, Krippendorff's.
+        means; and ``alpha_<label>``, Krippendorff's.
 
     Raises
     ------

@@ -1,8 +1,7 @@
 """One static HTML file: the skeleton over the cells (hover for figures), persistence, and the verdict with its reasons.
 
 The drawing is SVG written here; a few lines of script move the tooltip and switch the colour of the cells. Nothing is
-loaded from
-elsewhere, so the file can be mailed.
+loaded from elsewhere, so the file can be mailed.
 """
 
 # ruff: noqa: E501  (lines of markup)

@@ -1,12 +1,9 @@
 """Extended persistence of a function on a graph, and distances of diagrams.
 
 Ordinary pairs are made by merging sublevel components (minimum, saddle), relative ones by superlevel components
-(maximum, saddle),
-each component of the graph has one essential pair (its minimum and maximum), and each independent loop one pair (its
-lowest and its
-highest point, paired by the elder rule). After Cohen-Steiner, Edelsbrunner and Harer, "Extending persistence using
-Poincare and
-Lefschetz duality" (2009).
+(maximum, saddle), each component of the graph has one essential pair (its minimum and maximum), and each independent
+loop one pair (its lowest and its highest point, paired by the elder rule). After Cohen-Steiner, Edelsbrunner and Harer,
+"Extending persistence using Poincare and Lefschetz duality" (2009).
 """
 
 from __future__ import annotations
@@ -109,9 +106,8 @@ def _loops(
 ) -> Diagram:
     """Each edge that closes a loop going up is paired with the lowest edge it can be exchanged for.
 
-    Going up, an edge that does not join components closes a loop at its upper value. Going through these in that
-    order while a maximum
-    spanning tree by lower value is kept, the edge that falls out of the tree is the bottom of the loop.
+    Going up, an edge that does not join components closes a loop at its upper value. Going through these in that order
+    while a maximum spanning tree by lower value is kept, the edge that falls out of the tree is the bottom of the loop.
     """
     tree: dict[int, set[int]] = {v: set() for v in range(n)}
     pairs = []

@@ -1,8 +1,7 @@
 """From what a person has (an array, a sparse matrix, AnnData) to the coordinates in which a shape is looked for.
 
-The working rank is the number of singular values above the optimal hard threshold for an unknown noise level
-(Gavish and Donoho, "The optimal hard threshold for singular values is 4/sqrt(3)", 2014), times the median one. It
-depends on
+The working rank is the number of singular values above the optimal hard threshold for an unknown noise level (Gavish
+and Donoho, "The optimal hard threshold for singular values is 4/sqrt(3)", 2014), times the median one. It depends on
 singular values alone, so it is the same for a matrix and for its principal components.
 """
 
@@ -86,12 +85,10 @@ def prepare(
     data : array[n, d], sparse matrix or AnnData
     use_rep : str, optional
         Of AnnData: an entry of ``obsm``, or ``"X"``. Default: ``X_pca`` if it is there, else principal components of
-        the
-        log-normalised 2000 most variable genes.
+        the log-normalised 2000 most variable genes.
     scale : {"auto", True, False, None}
         z-scores. ``"auto"``: if the standard deviations of the columns differ more than 10-fold and the columns are
-        correlated
-        (principal components are not).
+        correlated (principal components are not).
     rank : "auto" or int
 
     Raises
@@ -197,9 +194,8 @@ def components_of_counts(
     """Principal components of log-normalised expression of the most variable genes.
 
     Counts are divided by the cell's total, times the median total, then ``log(1 + x)``; values that are no counts
-    (negative,
-    or fractions) are taken as they are. Genes are ranked by their variance over mean (dispersion), within 20 bins of
-    the mean.
+    (negative, or fractions) are taken as they are. Genes are ranked by their variance over mean (dispersion), within 20
+    bins of the mean.
     """
     matrix = sparse.csr_array(counts, dtype=np.float64)
     values = matrix.data

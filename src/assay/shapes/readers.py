@@ -24,8 +24,7 @@ def read_cells(path: str | Path) -> Any:
     -------
     AnnData or array
         AnnData for ``.h5ad``, ``.loom`` and 10x folders (``matrix.mtx``); an array for ``.csv``, ``.tsv``, ``.txt``
-        (numeric columns, compressed
-        too), ``.npy``, ``.npz`` (array ``X``) and ``.fcs``.
+        (numeric columns, compressed too), ``.npy``, ``.npz`` (array ``X``) and ``.fcs``.
 
     Raises
     ------

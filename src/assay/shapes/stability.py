@@ -15,8 +15,7 @@ def stability_of(data: Any, tower: ReebTower, *, use_rep: str | None = None, ran
     """Share of refits with the same topology.
 
     Refits: two subsamples of 80 % of the cells, neighbours x 2/3 and x 4/3, rank less one (at least 2) and plus two.
-    Topology is
-    (components, loops, leaves).
+    Topology is (components, loops, leaves).
 
     Returns
     -------

@@ -1,8 +1,7 @@
 """Cells sampled from a known skeleton with variance: `make_shape`, and the grid "bench-v1" of `make_benchmark`.
 
 The design is ours, after one sentence of the abstract of scShapeBench (2026): data "sampled from a ground truth
-skeleton graph with
-variance".
+skeleton graph with variance".
 """
 
 from __future__ import annotations
@@ -140,9 +139,8 @@ def make_shape(
     Parameters
     ----------
     kind : str
-        One of `KINDS`: ``clusters`` (isolated vertices), ``path``, ``tree``, ``star``, ``cycle``, ``lollipop`` (a
-        cycle with a
-        tail), ``simplex`` (a continuum between archetypes), ``mixture`` (a tree and clusters apart from it).
+        One of `KINDS`: ``clusters`` (isolated vertices), ``path``, ``tree``, ``star``, ``cycle``, ``lollipop`` (a cycle
+        with a tail), ``simplex`` (a continuum between archetypes), ``mixture`` (a tree and clusters apart from it).
     n, d : int
         Cells and columns.
     sigma : float

@@ -110,8 +110,7 @@ def read_predictions(
     ----------
     path : path
         ``.npy`` is mapped into memory, not read whole. A CSV with columns ``row, member`` and one a class, or one
-        column a
-        class (a single member).
+        column a class (a single member).
     key : str, optional
         Array in an ``.npz``; needed if there are several.
     axis : int, optional

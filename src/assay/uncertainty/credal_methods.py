@@ -98,10 +98,8 @@ class EfficientCredal(BaseEstimator):
     """EffCre: credal intervals from one trained model (arXiv 2603.08495).
 
     Adding x to the logit of class k changes the mean train log-likelihood by ``x freq_k - mean log(1 - p_k + p_k
-    e^x)``, which
-    is concave in x. The two shifts at which the relative likelihood is alpha bound the class's plausible logits;
-    intervals are
-    the smallest and largest softmax over the 2K shifted logit vectors and the unshifted one.
+    e^x)``, which is concave in x. The two shifts at which the relative likelihood is alpha bound the class's plausible
+    logits; intervals are the smallest and largest softmax over the 2K shifted logit vectors and the unshifted one.
 
     Parameters
     ----------
@@ -229,8 +227,7 @@ class ConformalCredalSet(BaseEstimator):
     Huellermeier, 2024).
 
     A first-order conformal method: scores of calibration distributions, their k-th smallest, and the set of all
-    distributions
-    with at most that score.
+    distributions with at most that score.
 
     Parameters
     ----------

@@ -184,8 +184,7 @@ def read_dcic(folder: str | Path) -> dict[str, NDArray[np.int64]]:
     """Votes of the DCIC benchmark (Schmarje et al., 2022): ``annotations.json``, counts by image path.
 
     The file is a list of ``{"name": annotator, "annotations": [{"image_path": ..., "class_label": ...}]}``. Returns
-    counts
-    ``int64[K]`` an image, classes in alphabetical order.
+    counts ``int64[K]`` an image, classes in alphabetical order.
 
     Raises
     ------

@@ -24,10 +24,10 @@ class ClassGaussians:
     ----------
     shared : bool
     shrink : bool
-        Shrink each covariance towards a multiple of the identity by the oracle-approximating share (Chen, Wiesel,
-        Eldar and
-        Hero, 2010), which tends to 0 as rows come in. Without it a class with fewer rows than features has a singular
-        covariance, and every new row is infinitely far. (Our addition; DDU and Mahalanobis add a small jitter only.)
+        Shrink each covariance towards a multiple of the identity by the oracle-approximating share (Chen, Wiesel, Eldar
+        and Hero, 2010), which tends to 0 as rows come in. Without it a class with fewer rows than features has a
+        singular covariance, and every new row is infinitely far. (Our addition; DDU and Mahalanobis add a small jitter
+        only.)
     """
 
     def __init__(self, *, shared: bool = False, shrink: bool = True) -> None:

@@ -148,9 +148,8 @@ def spectral_uncertainty(embeddings: ArrayLike, groups: ArrayLike | None = None,
     embeddings : array_like, (texts, size)
         One row a drawn answer.
     groups : array_like, (texts), optional
-        Which clarification of the question each answer belongs to: the mean entropy within these is aleatoric,
-        weighted by
-        the groups' sizes; the rest is epistemic.
+        Which clarification of the question each answer belongs to: the mean entropy within these is aleatoric, weighted
+        by the groups' sizes; the rest is epistemic.
     gamma : float
     """
     e = np.asarray(embeddings, dtype=np.float64)

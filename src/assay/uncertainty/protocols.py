@@ -356,10 +356,8 @@ def first_order(
     -------
     Result
         ``tv, l1, kl`` of the mean prediction; ``ece``; ``coverage`` and ``efficiency`` of sets;
-        ``aleatoric_correlation``
-        (Spearman, aleatoric uncertainty with the target's entropy) and ``epistemic_correlation`` (epistemic
-        uncertainty with the
-        excess risk ``KL(target || mean)``).
+        ``aleatoric_correlation`` (Spearman, aleatoric uncertainty with the target's entropy) and
+        ``epistemic_correlation`` (epistemic uncertainty with the excess risk ``KL(target || mean)``).
 
     Raises
     ------

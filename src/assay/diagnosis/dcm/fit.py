@@ -45,10 +45,8 @@ def fit_statistics(model: GDINA, data: ResponseData) -> FitStatistics:
     """Fit of a diagnostic classification model to the data it was fitted on.
 
     M2 is the limited-information statistic of Maydeu-Olivares and Joe (2005) on first- and second-order margins. It
-    needs complete
-    data and more margins than parameters; where that is not so, its reason is given and the rest is still there.
-    SRMSR compares
-    tetra-free (phi) correlations over pairs of items answered together.
+    needs complete data and more margins than parameters; where that is not so, its reason is given and the rest is
+    still there. SRMSR compares tetra-free (phi) correlations over pairs of items answered together.
 
     Examples
     --------
@@ -104,11 +102,9 @@ def item_fit(model: GDINA, data: ResponseData) -> pd.DataFrame:
     """How well each item fits.
 
     Columns: ``rmsea`` (root of the class-weighted squared distance between the model's success probability in a class
-    and the
-    proportion expected there; above .1 is poor), ``max_z`` and ``p``: the largest Fisher-z distance between observed
-    and expected
-    correlation with another item, and its p-value times the number of pairs of the item (Chen, de la Torre, Zhang
-    2013).
+    and the proportion expected there; above .1 is poor), ``max_z`` and ``p``: the largest Fisher-z distance between
+    observed and expected correlation with another item, and its p-value times the number of pairs of the item (Chen, de
+    la Torre, Zhang 2013).
     """
     import pandas as pd
 
@@ -181,8 +177,7 @@ def standard_errors(model: GDINA, data: ResponseData) -> tuple[list[Array], list
     """Estimates and standard errors of each item's parameters.
 
     The covariance is the inverse of the summed outer products of the students' scores. Parameters on the boundary
-    (below 1e-4 or
-    above 1 - 1e-4) have none: NaN.
+    (below 1e-4 or above 1 - 1e-4) have none: NaN.
 
     Returns
     -------

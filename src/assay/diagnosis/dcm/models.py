@@ -252,8 +252,7 @@ class GDINA(DiagnosisModel):
         """Classification accuracy and consistency without known truth, from the posteriors.
 
         Accuracy: the mean probability that the chosen class (skill) is right; consistency: the mean probability that
-        two
-        independent draws from a student's posterior agree (Cui, Gierl, Chang 2012; Wang et al. 2015).
+        two independent draws from a student's posterior agree (Cui, Gierl, Chang 2012; Wang et al. 2015).
 
         Returns
         -------

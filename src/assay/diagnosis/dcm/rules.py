@@ -1,9 +1,8 @@
 """How an item's success probability depends on the skills it needs: the rules of the G-DINA family (de la Torre, 2011).
 
 An item that needs n skills tells 2^n reduced classes apart. A rule gives the design matrix [2^n, parameters] of its
-probabilities and a link. DINA, DINO and the saturated rule have closed-form M-steps (a proportion a group of
-classes); the
-additive ones take Fisher scoring steps.
+probabilities and a link. DINA, DINO and the saturated rule have closed-form M-steps (a proportion a group of classes);
+the additive ones take Fisher scoring steps.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ class QProposal:
 def qmatrix_validation(model: GDINA, data: ResponseData, *, cutoff: float = 0.95) -> QProposal:
     """Propose for each item the fewest skills that account for enough of the variance of its success probabilities.
 
-    PVAF (de la Torre and Chiu 2016): for skills q, sum_l w_l (P_j(l reduced to q) - mean P_j)^2 over the same with
-    all K skills,
-    where w are the class probabilities of a fitted G-DINA and P_j(l) is the proportion right expected in class l.
+    PVAF (de la Torre and Chiu 2016): for skills q, sum_l w_l (P_j(l reduced to q) - mean P_j)^2 over the same with all
+    K skills, where w are the class probabilities of a fitted G-DINA and P_j(l) is the proportion right expected in
+    class l.
 
     Parameters
     ----------

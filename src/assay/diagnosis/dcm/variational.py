@@ -2,11 +2,9 @@
 numbers a student.
 
 Derivation [our design]: with rho_ik = q(alpha_ik = 1), the expected conjunction of item j is prod_k rho_ik^q_jk, so
-coordinate
-ascent sets logit rho_ik = logit pi_k + sum_j q_jk prod_{l != k} rho_il^q_jl * w_ij, w = log((1-s)/g) for a right and
-log(s/(1-g)) for a wrong answer. Each update maximises the bound exactly, so the bound never falls. DINO is DINA with
-skills and
-answers negated.
+coordinate ascent sets logit rho_ik = logit pi_k + sum_j q_jk prod_{l != k} rho_il^q_jl * w_ij, w = log((1-s)/g) for a
+right and log(s/(1-g)) for a wrong answer. Each update maximises the bound exactly, so the bound never falls. DINO is
+DINA with skills and answers negated.
 """
 
 from __future__ import annotations

@@ -81,9 +81,8 @@ class _Network(nn.Module):
 class RCD(NeuralModel):
     """Students, items and skills as nodes; messages along who answered what, what needs what, what comes before what.
 
-    Only training answers are edges. After training, the nodes' last embeddings are kept: a student's is the state
-    that new students
-    are scored by.
+    Only training answers are edges. After training, the nodes' last embeddings are kept: a student's is the state that
+    new students are scored by.
 
     Parameters
     ----------

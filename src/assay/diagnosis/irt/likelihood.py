@@ -122,9 +122,8 @@ def score_students(
     """Ability and standard error of each student.
 
     ``eap``: mean and standard deviation of the posterior on 121 nodes. ``map``: its mode; 1/sqrt(information + 1).
-    ``wle``: Warm
-    (1989), the root of the score plus J/2I; 1/sqrt(information); students without an answer get 0 and an infinite
-    error.
+    ``wle``: Warm (1989), the root of the score plus J/2I; 1/sqrt(information); students without an answer get 0 and an
+    infinite error.
     """
     if method == "eap":
         x, w = nodes(121)

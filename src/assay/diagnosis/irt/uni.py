@@ -38,10 +38,8 @@ class IRT(DiagnosisModel):
         1pl estimates one common slope; 3pl has a prior of about .2 on c.
     estimator : {"map", "em"}
         ``map``: joint mode of abilities and items, theta ~ N(0, 1), log slope ~ N(0, .5), intercept ~ N(0, 3), by
-        L-BFGS until no
-        element of the gradient exceeds ``tol``. ``em``: marginal maximum likelihood (Bock and Aitkin 1981) on 41
-        nodes, until the
-        log-likelihood grows by less than ``tol``.
+        L-BFGS until no element of the gradient exceeds ``tol``. ``em``: marginal maximum likelihood (Bock and Aitkin
+        1981) on 41 nodes, until the log-likelihood grows by less than ``tol``.
     tol : float, optional
         Default 1e-3 (map), 1e-5 (em).
     max_iter : int

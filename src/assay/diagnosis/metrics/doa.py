@@ -1,8 +1,8 @@
 """Degree of agreement: do students with more mastery of a skill answer its items right more often?
 
 Answers to compare come from a held-out set unless you say otherwise: on the answers that a model was fitted to,
-agreement is
-inflated. Skills without a pair are left out of the mean; a constant mastery gives NaN with a warning, never 0 or 1.
+agreement is inflated. Skills without a pair are left out of the mean; a constant mastery gives NaN with a warning,
+never 0 or 1.
 """
 
 from __future__ import annotations
@@ -113,8 +113,7 @@ def doa_pair_mean(mastery: Mastery, data: ResponseData, *, no_difference: str = 
     """Mean over ordered pairs of students (NCDM paper; also called DOC), mean over skills.
 
     For students a, b with mastery_ak > mastery_bk: (items of k that a has right and b wrong) / (items where they
-    differ), averaged
-    over such pairs. Only students with an answer on the skill.
+    differ), averaged over such pairs. Only students with an answer on the skill.
 
     Parameters
     ----------

@@ -20,10 +20,8 @@ def hierarchical_mastery(prior: Tensor, given: Tensor, without: Tensor, hierarch
     """Mastery of all skills, ``[n, K]``.
 
     A root has its prior. Another skill: prod over its n parents p of [c+^(1/n) m_p + c-^(1/n) (1 - m_p)]. Enumerating
-    the 2^n
-    states of the parents gives the same sum, because the probability of a state is a product over independent parents
-    and the
-    condition of the skill is a product too; the sum of the products is the product of the sums, O(n).
+    the 2^n states of the parents gives the same sum, because the probability of a state is a product over independent
+    parents and the condition of the skill is a product too; the sum of the products is the product of the sums, O(n).
 
     Parameters
     ----------

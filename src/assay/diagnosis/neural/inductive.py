@@ -91,11 +91,9 @@ class IDCDF(NeuralModel):
     no training.
 
     theta_i = f(row of answers, +1 right, -1 wrong, 0 not given), f non-negative, so more right answers never lower
-    mastery; an item's
-    psi_j is a function of its column. Only training answers enter rows and columns. The uncertainty of mastery is the
-    root mean
-    squared change when half of a student's answers are left out at random (delete-half jackknife, 16 draws) [our
-    design].
+    mastery; an item's psi_j is a function of its column. Only training answers enter rows and columns. The uncertainty
+    of mastery is the root mean squared change when half of a student's answers are left out at random (delete-half
+    jackknife, 16 draws) [our design].
 
     Parameters
     ----------

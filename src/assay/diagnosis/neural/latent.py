@@ -123,8 +123,7 @@ class KSCDHead(Head):
     2022).
 
     W1 and W2 act on m (b) and on e_k apart, so that only required skills are computed: batch x required x width
-    numbers, never
-    batch x K x (K + d).
+    numbers, never batch x K x (K + d).
     """
 
     def __init__(self, q: Tensor, dim: int, phi: str, positive: str, *, direct: bool = False) -> None:

@@ -62,9 +62,8 @@ class PosMLP(nn.Module):
 class Head(nn.Module):
     """What is known of items and skills, and how a student's state meets it.
 
-    A head holds tables with a row an item (``items``) and everything else of the network, but no student. Its
-    functions take a
-    student's state as a row, so that new students, uncertainty and graphs use the same code.
+    A head holds tables with a row an item (``items``) and everything else of the network, but no student. Its functions
+    take a student's state as a row, so that new students, uncertainty and graphs use the same code.
 
     Attributes
     ----------

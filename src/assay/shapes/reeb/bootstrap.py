@@ -32,9 +32,8 @@ def confidences(
     """Share of subsamples in which each feature of a tower comes back.
 
     The neighbour graph and the kernel are those of the whole, restricted; diffusion, lens, slabs, tower and choice of
-    level are made
-    again. A leaf arc has come back when one of the subsample holds half of its points, or the other way round; the i-th
-    strongest loop when there are at least i loops.
+    level are made again. A leaf arc has come back when one of the subsample holds half of its points, or the other way
+    round; the i-th strongest loop when there are at least i loops.
     """
     if not tower.features:
         return []

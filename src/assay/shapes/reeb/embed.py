@@ -35,11 +35,9 @@ class Embedded:
 def embed_graph(graph: ReebGraph, X: Float[np.ndarray, "c r"], n_intervals: int) -> Embedded:
     """Positions of the nodes of a graph.
 
-    A node lies at the mean of its points. Two corrections: branch points nearer to each other than three slabs, or
-    than the arms are
-    wide, are one, and lie where the straight continuations of their arms meet best; a leaf arc is prolonged to the
-    mean of its most
-    extreme points.
+    A node lies at the mean of its points. Two corrections: branch points nearer to each other than three slabs, or than
+    the arms are wide, are one, and lie where the straight continuations of their arms meet best; a leaf arc is
+    prolonged to the mean of its most extreme points.
     """
     names = list(graph.nodes)
     number = {v: i for i, v in enumerate(names)}

@@ -28,9 +28,8 @@ def extremal_point(component: Component) -> int:
 def lens_values(component: Component, lens: str) -> Float[np.ndarray, " c"]:
     """A lens by name.
 
-    ``geodesic``: distance along the neighbour graph, with diffusion lengths, from an extremal point;
-    ``eccentricity``: from the
-    most central one; ``psi_1``, ``psi_2``: the first and second eigenvectors that are not constant.
+    ``geodesic``: distance along the neighbour graph, with diffusion lengths, from an extremal point; ``eccentricity``:
+    from the most central one; ``psi_1``, ``psi_2``: the first and second eigenvectors that are not constant.
 
     Raises
     ------

@@ -1,10 +1,8 @@
 """What persistence Gaussian clouds leave: the floor below which no feature counts.
 
 `FLOORS` was made by ``python -m assay.shapes.reeb.null``: 16 clouds a cell of the grid, their elongation log-uniform
-from blob to
-tube 1:16, three lenses each; the largest persistence of a leaf arc beyond the two strongest, and of a loop, at any
-connected
-level. The 99th percentile of so few is nearly the largest. A fit looks it up and pays nothing.
+from blob to tube 1:16, three lenses each; the largest persistence of a leaf arc beyond the two strongest, and of a
+loop, at any connected level. The 99th percentile of so few is nearly the largest. A fit looks it up and pays nothing.
 """
 
 from __future__ import annotations

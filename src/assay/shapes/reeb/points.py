@@ -71,8 +71,8 @@ def make_points(
     """Neighbour graph, kernel without density, and, past 5000 cells, ``n_landmarks`` landmarks.
 
     The compressed operator is P_mn P_nm: from a landmark to the cells of its kernel, and back. With K the kernel
-    between cells
-    and C the indicator of the landmark of each cell, it is the row-normalised (K C)^T D^-1 (K C), which is symmetric.
+    between cells and C the indicator of the landmark of each cell, it is the row-normalised (K C)^T D^-1 (K C), which
+    is symmetric.
     """
     found = neighbors or nearest_neighbors(X, n_neighbors, n_jobs=n_jobs, random_state=random_state)
     raw = alpha_decay_kernel(found, decay=decay)

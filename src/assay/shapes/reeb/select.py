@@ -1,10 +1,9 @@
 """The tower of one component under one lens, and which of its levels becomes the skeleton.
 
 A level is considered once the level graph is connected (90 % of its nodes' cells in one piece): below, the spanning
-trees are cut
-inside arcs. A feature counts at a level when the next coarser one has it too, so it holds over a range of epsilon. Of
-these levels the one is kept whose features beyond a mere path are the most persistent together; a feature counts when
-it is above the floor that Gaussian clouds leave under the same lens. The two strongest leaf arcs are no
+trees are cut inside arcs. A feature counts at a level when the next coarser one has it too, so it holds over a range of
+epsilon. Of these levels the one is kept whose features beyond a mere path are the most persistent together; a feature
+counts when it is above the floor that Gaussian clouds leave under the same lens. The two strongest leaf arcs are no
 features: a path has them. Nor is an arc that ends at the least eccentricity: the central point is no tip.
 """
 
@@ -129,8 +128,7 @@ def keep_survivors(
     and drop the weak.
 
     Loops of noise shrink as epsilon grows, true ones stay. Leaf arcs are counted only: beyond the number that the
-    coarser level has, the
-    weakest go.
+    coarser level has, the weakest go.
     """
     loops = ranked(features, "loop")
     others = ranked(coarser, "loop")

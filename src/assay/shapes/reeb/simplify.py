@@ -2,11 +2,9 @@
 weak.
 
 Heights are in units of the component's lens range and masses in shares of its cells, so persistences are pure numbers
-that can be
-compared between data sets: a leaf arc has (change of the lens along it) x sqrt(share of cells on it); a loop has its
-lens
-height x sqrt(2 x share of cells on its lighter side), which is its height alone where both sides are halves of the
-cells.
+that can be compared between data sets: a leaf arc has (change of the lens along it) x sqrt(share of cells on it); a
+loop has its lens height x sqrt(2 x share of cells on its lighter side), which is its height alone where both sides are
+halves of the cells.
 """
 
 from __future__ import annotations
@@ -278,8 +276,7 @@ class ReebGraph:
         """Lens where two nodes meet going up (or down), and what lies on either side before.
 
         Edges join neighbouring slabs (longer ones were made by `connect` and lie on no loop), so a step looks at the
-        nodes of the slab
-        before and at what is reached from there.
+        nodes of the slab before and at what is reached from there.
         """
         start = sign * self.nodes[a].slab
         reach: tuple[set[int], set[int]] = ({a}, {b})

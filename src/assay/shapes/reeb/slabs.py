@@ -1,9 +1,8 @@
 """Level-set slabs of a lens, each with its single linkage; graphs of slab components at any epsilon, and the maps
 between.
 
-One minimum spanning tree a slab holds the whole Vietoris-Rips filtration of its connected components, so the
-components at
-every epsilon are read off and none is computed twice.
+One minimum spanning tree a slab holds the whole Vietoris-Rips filtration of its connected components, so the components
+at every epsilon are read off and none is computed twice.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ def make_slabs(
 ) -> Slabs:
     """Slabs of a lens and the single linkage of each, by Euclidean distance of ``coordinates``.
 
-    With a ``graph`` (lengths of neighbour edges), components of adjacent slabs are also joined by its edges of at
-    most epsilon: where
-    cells are sparse, two slabs of one arc may share none.
+    With a ``graph`` (lengths of neighbour edges), components of adjacent slabs are also joined by its edges of at most
+    epsilon: where cells are sparse, two slabs of one arc may share none.
     """
     bounds = slab_bounds(lens, n_intervals, overlap, weights)
     order = np.argsort(lens, kind="stable")
@@ -165,8 +163,7 @@ def level_graph(
     """The graph at one epsilon.
 
     A component lighter than ``least_mass`` cells is left out unless it bridges: shares cells with two components of
-    neighbouring
-    slabs. So a sparse stretch does not break an arc, and a stray cell is no node.
+    neighbouring slabs. So a sparse stretch does not break an arc, and a stray cell is no node.
     """
     n = len(lens)
     slab_of: list[int] = []

@@ -47,11 +47,9 @@ SPECTRAL = 0.7  # (1 - lambda_2) / (1 - lambda_3): 1/4 for a long path, near 1 f
 class ReebTower:
     """The skeleton of a point cloud, by multiscale Reeb graphs over its diffusion geometry.
 
-    Components first; in each a lens is cut into overlapping slabs, each slab has one minimum spanning tree by
-    diffusion distance,
-    whose cuts at growing epsilon give a tower of graphs with maps between them; leaf arcs and loops above the
-    persistence that
-    Gaussian clouds leave are kept. There is no threshold to set.
+    Components first; in each a lens is cut into overlapping slabs, each slab has one minimum spanning tree by diffusion
+    distance, whose cuts at growing epsilon give a tower of graphs with maps between them; leaf arcs and loops above the
+    persistence that Gaussian clouds leave are kept. There is no threshold to set.
 
     Parameters
     ----------
@@ -64,8 +62,7 @@ class ReebTower:
         Diffusion time; the knee of the entropy by default.
     lens : str or array[n]
         ``auto`` (geodesic, eccentricity and psi_1; the one with the most persistent skeleton is kept), one of those,
-        ``psi_2``, or
-        one number a cell, such as a measured time.
+        ``psi_2``, or one number a cell, such as a measured time.
     n_intervals : int or "auto"
     overlap : float
     n_levels : int
@@ -97,8 +94,7 @@ class ReebTower:
         All towers of each component by lens.
     persistence_ : structured array
         Fields kind, component, birth, death (shares of the lens range), mass (share of the component's cells),
-        persistence,
-        floor, confidence, confirmed.
+        persistence, floor, confidence, confirmed.
     diffusion_coords_ : float32[n, r]
         Of each cell in its component; NaN for cells in none.
     component_ : int64[n]
@@ -470,8 +466,7 @@ class ReebTower:
         ----------
         root : int, array of bool or int, str or None
             A cell; several cells (the one nearest to their mean in diffusion coordinates is taken); with AnnData, a
-            value of the
-            column ``key`` of ``obs``; None: the extremal cell of the largest component.
+            value of the column ``key`` of ``obs``; None: the extremal cell of the largest component.
         key : str, optional
         kind : {"diffusion", "skeleton"}
             Multiscale diffusion distance (Haghverdi et al. 2016), or length along the edges.

@@ -23,9 +23,8 @@ class OLIFL(StreamModel):
 
     A feature's informativeness is its share ``k_i = var_i / sum of var`` among the features of the row, with running
     variances that include the row's own values. The score is ``sum of k_i w_i x_i`` and the step ``w_i += tau y k_i
-    x_i``, where tau is ``l / |x|^2`` (option 0) or ``min(C, 2 l / |x|^2)`` (option 1) and l the hinge loss
-    (regression: epsilon-insensitive). After You et al., OLIFL (2023), and
-    the code its authors published.
+    x_i``, where tau is ``l / |x|^2`` (option 0) or ``min(C, 2 l / |x|^2)`` (option 1) and l the hinge loss (regression:
+    epsilon-insensitive). After You et al., OLIFL (2023), and the code its authors published.
 
     haphazard 1.2.8 squashes the sign of the score with a falling sigmoid, so its scores are reversed and have two
     values.

@@ -23,9 +23,8 @@ class Thresholded(StreamModel):
     The wrapped model's score of each labelled row, taken before it learned the row, is kept for ``window`` rows. The
     threshold is the middle of the gap between two of these scores that gives the best ``metric`` over the window, of
     equals the one nearest to the present threshold; `score_one` is the model's score less the threshold, so
-    `predict_one` uses it. The order of scores within a stretch of constant threshold, and with it AUROC there, does
-    not change. `explain_one` splits the
-    model's score before the threshold is taken off.
+    `predict_one` uses it. The order of scores within a stretch of constant threshold, and with it AUROC there, does not
+    change. `explain_one` splits the model's score before the threshold is taken off.
 
     Parameters
     ----------

@@ -1,10 +1,9 @@
 """A small language model on questions of known ambiguity: does semantic entropy find how many answers there are?
 
 The grammar has facts ``the <attribute> of <entity>``. Each question has one, two or three true answers with known
-shares, and
-every answer can be worded in several ways. A recurrent network learns texts ``question ? answer``; answers are drawn
-from it,
-clustered by meaning (the grammar knows which wordings mean the same), and their entropy is compared with the true one.
+shares, and every answer can be worded in several ways. A recurrent network learns texts ``question ? answer``; answers
+are drawn from it, clustered by meaning (the grammar knows which wordings mean the same), and their entropy is compared
+with the true one.
 """
 
 from __future__ import annotations

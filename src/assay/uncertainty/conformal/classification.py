@@ -60,8 +60,8 @@ class SplitConformal:
         Share of rows whose set may miss the label.
     randomized : bool
         Randomise APS, RAPS and SAPS, which makes their coverage exact; without it they cover more, with larger sets.
-        One number
-        a row, shared by its labels; it depends on ``(random_state, row number)`` alone, never on the size of a batch.
+        One number a row, shared by its labels; it depends on ``(random_state, row number)`` alone, never on the size of
+        a batch.
     random_state : int
     lam, k_reg : float, int
         Of RAPS and SAPS.

@@ -95,8 +95,7 @@ class QuantileConformal:
     ----------
     score : {"cqr", "cqr_r", "uacqr"}
         ``max(lo - y, y - hi)`` (Romano, Patterson and Candes, 2019); the same over the width (Sesia and Candes, 2020);
-        over the
-        spread of the ensemble at that end (UACQR-S, Rossellini, Barber and Willett, 2024).
+        over the spread of the ensemble at that end (UACQR-S, Rossellini, Barber and Willett, 2024).
     alpha : float
 
     Examples

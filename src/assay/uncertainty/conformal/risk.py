@@ -47,9 +47,8 @@ def risk_threshold(
     """The largest threshold whose error rate among accepted rows is at most ``risk`` with probability ``1 - delta``.
 
     Fixed-sequence testing (Learn then Test, Angelopoulos et al., 2021): candidate thresholds are the quantiles of the
-    hold-out's
-    uncertainty, tested from the strictest to the most generous, each at level delta; the first that fails ends the
-    sequence.
+    hold-out's uncertainty, tested from the strictest to the most generous, each at level delta; the first that fails
+    ends the sequence.
 
     Parameters
     ----------

@@ -106,8 +106,7 @@ def level_upper(mode: Distributions, rho: Rows) -> tuple[Rows, Rows]:
     """Largest entropy over ``KL(mode || q) <= rho`` and its duality gap.
 
     At the optimum ``lam m_k / q_k - log q_k = c``, that is ``q_k = lam m_k / W(lam m_k e^c)`` with Lambert's W; two
-    nested
-    bisections find c (sum one) and lam (the divergence). Any lam gives the dual bound that makes the gap.
+    nested bisections find c (sum one) and lam (the divergence). Any lam gives the dual bound that makes the gap.
     """
     n, k = mode.shape
     uniform = np.full(k, 1 / k)
@@ -195,8 +194,7 @@ def level_lower(mode: Distributions, rho: Rows, *, rounds: int = 50) -> tuple[Ro
     """A small entropy over the level set, found from K starts, and the box value, which bounds the minimum from below.
 
     There is no closed form for this concave minimisation: one start a class (the point where that class is largest),
-    then
-    full linearised steps, each of which lowers the entropy. The value is not certified.
+    then full linearised steps, each of which lowers the entropy. The value is not certified.
 
     Returns
     -------

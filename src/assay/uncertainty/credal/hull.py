@@ -24,8 +24,7 @@ def upper_entropy_hull(vertices: Vertices, *, gap: float = GAP, steps: int = 100
 
     Primal-dual interior-point steps on the weights of the vertices, all rows at once (our choice: about 20 steps of
     ``O(M^2 K + M^3)``, where first-order steps need thousands near a face). The certificate does not depend on the
-    solver: by
-    concavity ``max H <= H(p) + max_v grad H(p) . (v - p)``.
+    solver: by concavity ``max H <= H(p) + max_v grad H(p) . (v - p)``.
 
     Returns
     -------

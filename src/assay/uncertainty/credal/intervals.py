@@ -61,8 +61,7 @@ def lower_entropy_intervals(lower: Bounds, upper: Bounds) -> Rows:
     """Smallest Shannon entropy in nats; it lies at an extreme point, where all classes but one are at a bound.
 
     Up to 12 classes all extreme points are compared; above, branch and bound on the interval of the one class whose
-    chord is
-    not exact, to a gap of 1e-12.
+    chord is not exact, to a gap of 1e-12.
 
     >>> lower_entropy_intervals(np.array([[0.1, 0.2, 0.3]]), np.array([[0.3, 0.4, 0.5]])).round(6).tolist()
     [0.943348]
@@ -117,11 +116,9 @@ def branch_and_bound(
 ) -> float:
     """Smallest entropy of one row by best-first branch and bound.
 
-    The bound of a node replaces ``-p log p`` by its chord on the node's interval: a linear program with one
-    constraint, solved
-    by sorting slopes. Its solution has at most one class inside its interval; the node is split there, where the chord
-    then is
-    exact. A warning names the remaining gap if ``nodes`` do not suffice.
+    The bound of a node replaces ``-p log p`` by its chord on the node's interval: a linear program with one constraint,
+    solved by sorting slopes. Its solution has at most one class inside its interval; the node is split there, where the
+    chord then is exact. A warning names the remaining gap if ``nodes`` do not suffice.
     """
     order = itertools.count()
     best = np.inf

@@ -117,10 +117,9 @@ def quantify(
         Or an array, which is taken as class probabilities ``(..., K)``.
     measure : str
         ``entropy, brier, zero_one, spherical, tv, variance, ordinal_entropy, ordinal_variance, labelwise`` for
-        second-order
-        distributions (a Dirichlet also ``vacuity, differential``; normal logits also ``dempster_shafer``); ``entropy,
-        hartley, zero_one, spread, imprecision`` for credal sets; ``size`` for conformal sets; ``variance`` for
-        regression.
+        second-order distributions (a Dirichlet also ``vacuity, differential``; normal logits also ``dempster_shafer``);
+        ``entropy, hartley, zero_one, spread, imprecision`` for credal sets; ``size`` for conformal sets; ``variance``
+        for regression.
     base : float or "normalize", optional
         Base of the logarithm (entropies only); default nats.
     chunk : int, optional

@@ -138,12 +138,9 @@ def total_variation(p: Members, w: Weights) -> Three:
     """``TU = 1 - max mean, AU = mean(1 - max), EU = min_q mean TV(theta, q)`` over the simplex.
 
     The minimiser is a quantile of every class at one common level t. With ``S(t)`` the sum over classes of their
-    t-quantiles,
-    the minimum is ``integral of (1 - S(t))^+ dt``: for equal weights ``mean_j (1 - S_j)^+``, where ``S_j`` is the sum
-    over
-    classes of the j-th smallest member. (Our derivation, by duality from the pinball form of the absolute error; it
-    agrees
-    with the linear program to its tolerance.)
+    t-quantiles, the minimum is ``integral of (1 - S(t))^+ dt``: for equal weights ``mean_j (1 - S_j)^+``, where ``S_j``
+    is the sum over classes of the j-th smallest member. (Our derivation, by duality from the pinball form of the
+    absolute error; it agrees with the linear program to its tolerance.)
     """
     total = zero_one(mean_of(p, w))
     aleatoric = average(zero_one(p), w)

@@ -129,8 +129,7 @@ def brier_parts(
     ----------
     bins : int, optional
         Equal-width bins; then the within-bin variance of the forecasts and their covariance with the events are needed
-        for an
-        equation (Stephenson, Coelho and Jolliffe, 2008). None groups by distinct forecasts, where both are 0.
+        for an equation (Stephenson, Coelho and Jolliffe, 2008). None groups by distinct forecasts, where both are 0.
 
     Examples
     --------

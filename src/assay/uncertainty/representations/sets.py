@@ -141,8 +141,7 @@ class LevelSet(Representation):
     (...)`` in (0, 1].
 
     With all alpha at least 1 this is ``{q: KL(mode || q) <= -log(tau) / sum(alpha - 1)}``, a convex set; its entropies
-    raise
-    `NotSupported` otherwise.
+    raise `NotSupported` otherwise.
     """
 
     def __init__(self, alpha: ArrayLike, tau: ArrayLike) -> None:

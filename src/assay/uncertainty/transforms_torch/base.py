@@ -122,8 +122,7 @@ class TorchMethod(BaseEstimator):
     ----------
     network : nn.Module, callable or None
         A module that maps ``(n, ...)`` to ``(n, K)`` logits (copied, its weights drawn anew unless ``pretrained``), a
-        function
-        ``(n_in, n_out) -> module``, or None for an `MLP`.
+        function ``(n_in, n_out) -> module``, or None for an `MLP`.
     config : TrainConfig, optional
         Its seed is replaced by ``seed``.
     batch_size : int

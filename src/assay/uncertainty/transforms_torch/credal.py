@@ -18,10 +18,9 @@ class CredalRelativeLikelihood(TorchMethod):
     """Probability intervals from members of bounded relative likelihood.
 
     Member 0 is trained to the end and sets the level ``L0``, its mean train log-likelihood. Member j starts with a
-    large bias
-    towards class ``j mod K`` and stops as soon as ``exp(LL_j - L0) >= tau_j``, checked each epoch, ``tau_j`` evenly
-    spaced from
-    alpha to 1 (1 left out). Intervals are the members' smallest and largest probabilities, made reachable.
+    large bias towards class ``j mod K`` and stops as soon as ``exp(LL_j - L0) >= tau_j``, checked each epoch, ``tau_j``
+    evenly spaced from alpha to 1 (1 left out). Intervals are the members' smallest and largest probabilities, made
+    reachable.
 
     Parameters
     ----------

@@ -82,8 +82,7 @@ class SNGP(TorchMethod):
     """Spectral-normalised neural Gaussian process (Liu et al., NeurIPS 2020).
 
     The last linear layer of the network gives way to a Gaussian process on random features; its covariance is the
-    inverse of
-    ``ridge I + sum p (1 - p) phi phi^T`` over the training rows, p the probability of the top class.
+    inverse of ``ridge I + sum p (1 - p) phi phi^T`` over the training rows, p the probability of the top class.
 
     Parameters
     ----------

@@ -18,8 +18,7 @@ class LastLayerLaplace(TorchMethod):
     """A normal posterior over the last layer's weights, Kronecker-factored (Daxberger et al., NeurIPS 2021).
 
     The prior precision is the one of largest evidence on 100 points in 10^-4 ... 10^4. Predictions are normal logits;
-    their
-    mean-field (probit) probabilities are `mean`.
+    their mean-field (probit) probabilities are `mean`.
 
     Parameters
     ----------

@@ -221,9 +221,8 @@ def member_masks(channels: int, n: int, scale: float, rng: np.random.Generator) 
     """Masks ``(n, channels)`` with an equal number of ones each, which overlap less the larger the scale (Durasov et
     al., CVPR 2021).
 
-    ``ones`` of ``round(ones * scale)`` positions are drawn for each mask, and positions that no mask uses are left
-    out. The
-    number of ones is the one for which ``channels`` positions are expected to stay, then drawn again until they do.
+    ``ones`` of ``round(ones * scale)`` positions are drawn for each mask, and positions that no mask uses are left out.
+    The number of ones is the one for which ``channels`` positions are expected to stay, then drawn again until they do.
 
     Examples
     --------

@@ -1,8 +1,7 @@
 """Networks that are drawn: MC-Dropout, DropConnect, mean-field posteriors, SWAG.
 
 A pass is one network for all rows: its masks (weights) depend on ``(seed, pass, layer)``, so predictions do not change
-with the
-size of a batch. During training every row has masks of its own, as usual.
+with the size of a batch. During training every row has masks of its own, as usual.
 """
 
 from __future__ import annotations
