@@ -101,8 +101,8 @@ def exact_posterior(table: Float[np.ndarray, "d sets"], names: tuple[str, ...] =
     >>> i = np.arange(1, 11)
     >>> X = np.stack([np.sin(i), np.cos(i) + 0.5 * np.sin(i), np.sin(2 * i)], 1)
     >>> found = exact_posterior(bge_table(X))
-    >>> round(found.log_z, 6), round(float(found.edge_probs()[0, 1]), 6)
-    (-39.871364, 0.342861)
+    >>> round(found.log_z, 3), round(float(found.edge_probs()[0, 1]), 3)
+    (-39.871, 0.343)
     """
     table = np.asarray(table, np.float64)
     d = len(table)
