@@ -42,7 +42,7 @@ def embed_graph(graph: ReebGraph, X: Float[np.ndarray, "c r"], n_intervals: int)
     names = list(graph.nodes)
     number = {v: i for i, v in enumerate(names)}
     weights, lens = graph.weights, graph.lens
-    index = [np.fromiter(graph.nodes[v].points, dtype=np.int64, count=len(graph.nodes[v].points)) for v in names]
+    index = [graph.points_of(v) for v in names]
     positions = [np.average(X[i], axis=0, weights=weights[i]) for i in index]
     edges = sorted({(min(number[a], number[b]), max(number[a], number[b])) for a in names for b in graph.nodes[a].near})
     width = [

@@ -163,7 +163,7 @@ def ranked(features: list[Feature], kind: str) -> list[float]:
 
 def largest_share(graph: ReebGraph) -> float:
     """Share of the nodes' cells in the largest piece."""
-    sizes = [sum(len(graph.nodes[v].points) for v in part) for part in graph.parts()]
+    sizes = [sum(graph.nodes[v].points.bit_count() for v in part) for part in graph.parts()]
     return max(sizes) / sum(sizes) if sizes else 0.0
 
 

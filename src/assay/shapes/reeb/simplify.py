@@ -50,8 +50,18 @@ class _Node:
     height: float
     low: float
     high: float
-    points: set[int]
+    points: int  # a set of points, one bit each
     near: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Loop:
+    strength: float
+    low: float
+    high: float
+    mass: float
+    points: int
+    pair: tuple[int, int]
 
 
 class ReebGraph:
@@ -70,13 +80,15 @@ class ReebGraph:
         self.base = float(lens.min()) if len(lens) else 0.0
         self.range = max(float(np.ptp(lens)), 1e-12) if len(lens) else 1.0
         self.total = float(weights.sum())
+        equal = len(weights) > 0 and bool((weights == weights[0]).all())
+        self._each = float(weights[0]) / self.total if equal else None
         self.nodes: dict[int, _Node] = {
             v: _Node(
                 int(level.slab[v]),
                 float(level.height[v]),
                 float(level.low[v]),
                 float(level.high[v]),
-                set(level.members[v].tolist()),
+                self.bits(level.members[v]),
             )
             for v in range(len(level))
         }
@@ -99,10 +111,27 @@ class ReebGraph:
             found.append(part)
         return found
 
-    def mass(self, points: set[int] | NDArray[np.int64]) -> float:
+    def bits(self, index: NDArray[np.int64]) -> int:
+        """A set of points as a whole number: point i is bit i."""
+        flags = np.zeros(len(self.lens), dtype=bool)
+        flags[index] = True
+        return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+    def index(self, bits: int) -> NDArray[np.int64]:
+        """The points of a set, ascending."""
+        n = len(self.lens)
+        raw = np.frombuffer(bits.to_bytes((n + 7) // 8, "little"), dtype=np.uint8)
+        return np.flatnonzero(np.unpackbits(raw, count=n, bitorder="little"))
+
+    def points_of(self, node: int) -> NDArray[np.int64]:
+        """Points of a node, ascending."""
+        return self.index(self.nodes[node].points)
+
+    def mass(self, bits: int) -> float:
         """Share of cells."""
-        index = np.fromiter(points, dtype=np.int64, count=len(points)) if isinstance(points, set) else points
-        return float(self.weights[index].sum()) / self.total
+        if self._each is not None:
+            return bits.bit_count() * self._each
+        return float(self.weights[self.index(bits)].sum()) / self.total
 
     def betti(self) -> tuple[int, int]:
         """Components and independent loops."""
@@ -113,8 +142,8 @@ class ReebGraph:
     def connect(self, coordinates: NDArray[np.float64]) -> None:
         """Join pieces of the graph by the closest pair of nodes in neighbouring or equal slabs, until it is one."""
         while len(parts := self.parts()) > 1:
-            heaviest = max(parts, key=lambda part: sum(len(self.nodes[v].points) for v in part))
-            centre = {v: coordinates[list(node.points)].mean(axis=0) for v, node in self.nodes.items()}
+            heaviest = max(parts, key=lambda part: sum(self.nodes[v].points.bit_count() for v in part))
+            centre = {v: coordinates[self.points_of(v)].mean(axis=0) for v in self.nodes}
             pairs = [
                 (
                     max(0, abs(self.nodes[a].slab - self.nodes[b].slab) - 1),
@@ -142,7 +171,7 @@ class ReebGraph:
                 self.nodes[v].near.add(a)
                 one.near.add(v)
         one.near.discard(a)
-        w1, w2 = len(one.points), len(other.points)
+        w1, w2 = one.points.bit_count(), other.points.bit_count()
         one.height = (one.height * w1 + other.height * w2) / (w1 + w2)
         one.low, one.high = min(one.low, other.low), max(one.high, other.high)
         one.points |= other.points
@@ -170,14 +199,15 @@ class ReebGraph:
             heights[0] = tip.high if tip.height >= nxt else tip.low
         if branch is not None:
             heights.append(self.nodes[branch].height)
-        points = set().union(*(self.nodes[v].points for v in chain))
+        points = 0
+        for v in chain:
+            points |= self.nodes[v].points
         if branch is not None:
-            points -= self.nodes[branch].points
+            points &= ~self.nodes[branch].points
         mass = self.mass(points)
         length = float(np.abs(np.diff(heights)).sum()) / self.range
-        index = np.fromiter(points, dtype=np.int64, count=len(points))
         feature = Feature(
-            "leaf", length * mass**0.5, self._unit(heights[0]), self._unit(heights[-1]), mass, np.sort(index)
+            "leaf", length * mass**0.5, self._unit(heights[0]), self._unit(heights[-1]), mass, self.index(points)
         )
         return feature, chain, branch
 
@@ -204,10 +234,9 @@ class ReebGraph:
 
     def prune_leaf(self, points: NDArray[np.int64]) -> None:
         """Take away the leaf arc that shares most with these points."""
-        wanted = set(points.tolist())
         arcs = [arc for arc in (self.leaf_feature(v) for v in self.leaves()) if arc[2] is not None]
         if arcs:
-            _, chain, branch = max(arcs, key=lambda arc: len(wanted & set(arc[0].points.tolist())))
+            _, chain, branch = max(arcs, key=lambda arc: len(np.intersect1d(points, arc[0].points)))
             self._fold(chain, branch)  # type: ignore[arg-type]
 
     def _fold(self, chain: list[int], branch: int) -> None:
@@ -221,30 +250,79 @@ class ReebGraph:
 
     # Loops
 
-    def loop_features(self) -> list[tuple[Feature, int, int]]:
+    def _loops(self) -> list[_Loop]:
         """Pairs of nodes in one slab that are joined both above and below, with the loop they span, weakest first."""
         slabs: dict[int, list[int]] = {}
         for v, node in self.nodes.items():
             slabs.setdefault(node.slab, []).append(v)
         above, below = self._joined(slabs, +1), self._joined(slabs, -1)
         found = []
-        for nodes in slabs.values():
-            for i, a in enumerate(nodes):
-                for b in nodes[i + 1 :]:
-                    if above[a] != above[b] or below[a] != below[b]:
-                        continue
-                    up, side_up = self._meeting(a, b, +1)
-                    down, side_down = self._meeting(a, b, -1)
-                    if up is None or down is None:
-                        continue
-                    light = min((self._side(side_up[i] | side_down[i]) for i in (0, 1)), key=lambda s: s[1])
-                    height = (up - down) / self.range
-                    strength = height * min(1.0, (2 * light[1]) ** 0.5)
-                    points = np.fromiter(light[0], dtype=np.int64, count=len(light[0]))
-                    found.append(
-                        (Feature("loop", strength, self._unit(down), self._unit(up), light[1], np.sort(points)), a, b)
-                    )
-        return sorted(found, key=lambda item: item[0].persistence)
+        for s, nodes in slabs.items():
+            pairs = [
+                (a, b)
+                for i, a in enumerate(nodes)
+                for b in nodes[i + 1 :]
+                if above[a] == above[b] and below[a] == below[b]
+            ]
+            if not pairs:
+                continue
+            up, down = self._meetings(slabs, s, pairs, +1), self._meetings(slabs, s, pairs, -1)
+            for a, b in pairs:
+                if (a, b) not in up or (a, b) not in down:
+                    continue
+                high, *over = up[a, b]
+                low, *under = down[a, b]
+                sides = [over[i] | under[i] for i in (0, 1)]
+                mass, light = min(((self.mass(side), side) for side in sides), key=lambda item: item[0])
+                strength = (high - low) / self.range * min(1.0, (2 * mass) ** 0.5)
+                found.append(_Loop(strength, low, high, mass, light, (a, b)))
+        return sorted(found, key=lambda loop: loop.strength)
+
+    def _meetings(
+        self, slabs: dict[int, list[int]], start: int, pairs: list[tuple[int, int]], sign: int
+    ) -> dict[tuple[int, int], tuple[float, int, int]]:
+        """Where pairs of nodes of one slab meet going up (down, for -1): the lens there, and the points that each of
+        the two reaches before.
+
+        Slab after slab is added to a forest of what is joined so far, so each edge is looked at once for all pairs.
+        Edges join neighbouring slabs; longer ones were made by `connect` and lie on no loop.
+        """
+        parent = {v: v for v in slabs[start]}
+        points = {v: self.nodes[v].points for v in slabs[start]}
+
+        def root(v: int) -> int:
+            while parent[v] != v:
+                parent[v] = parent[parent[v]]
+                v = parent[v]
+            return v
+
+        found: dict[tuple[int, int], tuple[float, int, int]] = {}
+        for s in sorted((s for s in slabs if sign * s > sign * start), key=lambda s: sign * s):
+            before = {v: points[root(v)] for pair in pairs for v in pair}
+            for v in slabs[s]:
+                parent[v], points[v] = v, self.nodes[v].points
+            for v in slabs[s]:
+                for u in self.nodes[v].near:
+                    if u in parent:
+                        a, b = root(u), root(v)
+                        if a != b:
+                            parent[a] = b
+                            points[b] |= points.pop(a)
+            nearest: dict[int, float] = {}
+            for v in slabs[s]:
+                r, height = root(v), sign * self.nodes[v].height
+                nearest[r] = min(nearest.get(r, height), height)
+            waiting = []
+            for a, b in pairs:
+                r = root(a)
+                if r == root(b):
+                    found[a, b] = (sign * nearest[r], before[a], before[b])
+                else:
+                    waiting.append((a, b))
+            pairs = waiting
+            if not pairs:
+                break
+        return found
 
     def _joined(self, slabs: dict[int, list[int]], sign: int) -> dict[int, int]:
         """For each node a label: nodes of one slab share it where they are joined at or above that slab (below, for
@@ -268,46 +346,12 @@ class ReebGraph:
             labels.update({v: root(v) for v in slabs[s]})
         return labels
 
-    def _side(self, nodes: set[int]) -> tuple[set[int], float]:
-        points = set().union(*(self.nodes[v].points for v in nodes)) if nodes else set()
-        return points, self.mass(points) if points else 0.0
-
-    def _meeting(self, a: int, b: int, sign: int) -> tuple[float | None, tuple[set[int], set[int]]]:
-        """Lens where two nodes meet going up (or down), and what lies on either side before.
-
-        Edges join neighbouring slabs (longer ones were made by `connect` and lie on no loop), so a step looks at the
-        nodes of the slab before and at what is reached from there.
-        """
-        start = sign * self.nodes[a].slab
-        reach: tuple[set[int], set[int]] = ({a}, {b})
-        edge = [[a], [b]]
-        s = start
-        while edge[0] and edge[1]:
-            s += 1
-            before = (set(reach[0]), set(reach[1]))
-            for k, side in enumerate(reach):
-                stack, ahead = edge[k], []
-                while stack:
-                    for u in self.nodes[stack.pop()].near:
-                        if u not in side and start <= sign * self.nodes[u].slab <= s:
-                            side.add(u)
-                            stack.append(u)
-                            if sign * self.nodes[u].slab == s:
-                                ahead.append(u)
-                edge[k] = ahead
-            common = reach[0] & reach[1]
-            if common:
-                top = [self.nodes[v].height for v in common if sign * self.nodes[v].slab == s]
-                heights = top or [self.nodes[v].height for v in common]
-                return (min(heights) if sign > 0 else max(heights)), before
-        return None, (set(), set())
-
     def merge_loops(self, floor: float) -> None:
         """Close the weakest loop while it is below the floor, by merging its two sides where they face each other."""
         while True:
-            weak = [item for item in self.loop_features() if item[0].persistence < floor]
+            weak = [loop.pair for loop in self._loops() if loop.strength < floor]
             touched: set[int] = set()
-            for _, a, b in weak:  # a round closes all weak loops whose nodes are still as they were
+            for a, b in weak:  # a round closes all weak loops whose nodes are still as they were
                 if a not in touched and b not in touched:
                     touched |= {a, b}
                     self._merge(a, b)
@@ -354,15 +398,22 @@ class ReebGraph:
         found = [feature for feature, _, branch in leaves if branch is not None]
         if not found and leaves and len(self.nodes) > 1:
             found = [feature for feature, _, _ in leaves]
-        loops: list[Feature] = []
+        chosen: list[_Loop] = []
         _, b1 = self.betti()
-        for feature, _, _ in reversed(self.loop_features()):
-            if len(loops) == b1:
+        for loop in reversed(self._loops()) if b1 else ():
+            if len(chosen) == b1:
                 break
-            own = set(feature.points.tolist())
-            if all(len(own & set(other.points.tolist())) < 0.5 * min(len(own), len(other.points)) for other in loops):
-                loops.append(feature)
-        return found + loops
+            size = loop.points.bit_count()
+            if all(
+                (loop.points & other.points).bit_count() < 0.5 * min(size, other.points.bit_count()) for other in chosen
+            ):
+                chosen.append(loop)
+        return found + [
+            Feature(
+                "loop", loop.strength, self._unit(loop.low), self._unit(loop.high), loop.mass, self.index(loop.points)
+            )
+            for loop in chosen
+        ]
 
     def _unit(self, value: float) -> float:
         return (value - self.base) / self.range

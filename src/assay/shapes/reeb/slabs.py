@@ -220,15 +220,14 @@ def level_map(fine: LevelGraph, coarse: LevelGraph) -> Int[np.ndarray, " V"]:
     -1 for a light node whose two neighbours have merged, so that it bridges nothing any more (never with a least mass
     of 0).
     """
-    found = np.empty(len(fine), dtype=np.int64)
-    for s in np.unique(fine.slab):
-        above = np.flatnonzero(coarse.slab == s)
-        for v in np.flatnonzero(fine.slab == s):
-            first = fine.members[v][0]
-            found[v] = next((u for u in above if _holds(coarse.members[u], first)), -1)
-    return found
-
-
-def _holds(members: NDArray[np.int64], point: int) -> bool:
-    place = int(np.searchsorted(members, point))
-    return place < len(members) and int(members[place]) == point
+    if not len(fine) or not len(coarse):
+        return np.full(len(fine), -1, dtype=np.int64)
+    sizes = np.array([len(m) for m in coarse.members])
+    points = np.concatenate(coarse.members)
+    wide = 1 + max(int(points.max()), *(int(m[0]) for m in fine.members))
+    keys = np.repeat(coarse.slab, sizes) * wide + points  # a point is in one component of each of its slabs
+    order = np.argsort(keys)
+    wanted = fine.slab * wide + np.array([m[0] for m in fine.members])
+    place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    owner = np.repeat(np.arange(len(coarse)), sizes)[order[place]]
+    return np.where(keys[order[place]] == wanted, owner, -1)
