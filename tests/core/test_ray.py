@@ -57,16 +57,17 @@ def test_a_killed_ray_worker_is_one_failed_record(cluster, tmp_path):
 def test_a_machine_that_does_not_see_the_store_sends_its_files(cluster, tmp_path):
     import cloudpickle
 
-    from assay.core.execute import Grid, Job, _ray_work, _unpack
+    from assay.core.execute.cluster import unpack, work_on_ray
+    from assay.core.execute.grid import Grid, Job
     from assay.core.store import Store
 
     benchmark = make_benchmark()
     grid = Grid(benchmark, list(benchmark.tasks.values()), [benchmark.methods["good"]], tmp_path / "elsewhere")
     job = Job(0, 0, 5, "a" * 24, "data")
-    status, packed = _ray_work(cloudpickle.dumps(grid), job, str(tmp_path / "no-such-token"))
+    status, packed = work_on_ray(cloudpickle.dumps(grid), job, str(tmp_path / "no-such-token"))
     assert status == "ok"
     store = Store(tmp_path / "mine")
     store.prepare("cloud")
-    assert _unpack(packed, store, "cloud", job.key) == "ok"
+    assert unpack(packed, store, "cloud", job.key) == "ok"
     assert store.read("cloud", job.key).seed == 5
     assert not (tmp_path / "elsewhere").exists()
