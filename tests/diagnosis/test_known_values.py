@@ -356,30 +356,71 @@ def test_check_13_baselines_on_the_response_split(table, name, logit, two):
         assert figures(model, split, ["doa"])["doa"] == pytest.approx(0.6901, abs=0.001)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_check_14_pvaf_restores_two_spoilt_rows(seed):
-    """DINA, 2,000 x 30, K = 5, slip = guess = .1, items of one or two skills.
-
-    In a conjunctive item of three skills the third may account for less than a twentieth of the variance (PVAF of two
-    of
-    them up to .975 in simulations), and the cutoff of .95 then drops it by construction; such items are left out here.
-    """
+def _pvaf_sample(seed):
+    """2,000 x 30, K = 5, slip = guess = .1; ten items each of one, two and three skills, half of the students master
+    each; correlation .5 between the abilities behind the skills."""
     rng = np.random.default_rng(seed)
-    pairs = list(itertools.combinations(range(5), 2))
+    pairs, triples = (list(itertools.combinations(range(5), n)) for n in (2, 3))
     truth = np.zeros((30, 5), dtype=bool)
     for j in range(30):
-        truth[j, [j % 5] if j < 15 else pairs[j % 10]] = True
-    alpha = rng.normal(size=(2000, 1)) * 0.7 + rng.normal(size=(2000, 5)) * 0.7 > 0
+        truth[j, [j % 5] if j < 10 else pairs[j % 10] if j < 20 else triples[j % 10]] = True
+    alpha = (rng.normal(size=(2000, 1)) + rng.normal(size=(2000, 5))) > 0
     eta = (alpha[:, None, :] | ~truth[None]).all(2)
-    x = rng.random(eta.shape) < np.where(eta, 0.9, 0.1)
-    q = truth.copy()
-    q[17, np.flatnonzero(q[17])[0]] = False
-    q[7, (7 + 1) % 5] = True
+    x = (rng.random(eta.shape) < np.where(eta, 0.9, 0.1)).astype(int)
+    return x, truth, rng
+
+
+def _answers(x, q):
     i, j = np.indices(x.shape)
-    spoilt = ResponseData(i.ravel(), j.ravel(), x.ravel().astype(int), q.astype(int))
+    return ResponseData(i.ravel(), j.ravel(), x.ravel(), q.astype(int))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_check_14_pvaf_restores_two_spoilt_rows(seed):
+    """One entry removed from an item of two or three skills, one added to an item of one skill, both at random."""
+    x, truth, rng = _pvaf_sample(seed)
+    q = truth.copy()
+    short, long = int(rng.integers(10, 30)), int(rng.integers(10))
+    q[short, rng.choice(np.flatnonzero(q[short]))] = False
+    q[long, rng.choice(np.flatnonzero(~q[long]))] = True
+    spoilt = _answers(x, q)
     proposal = qmatrix_validation(GDINA(tol=1e-6).fit(spoilt), spoilt)
-    assert set(proposal.changed) == {7, 17}
+    assert set(proposal.changed) == {short, long}
     assert np.array_equal(proposal.q, truth)
+
+
+def test_check_14_a_skill_that_nearly_all_have_is_dropped_by_the_cutoff():
+    """The limit of the rule, in closed form. Two independent skills, shares r and r'; P = .9 with both, .1 otherwise.
+
+    Given the first alone, P is .1 + .8 r' or .1, so its PVAF is r(1-r) r'^2 / (r r' (1 - r r')) = (1-r) r' / (1 - r r').
+    With r = .3 and r' = .95 that is .9301, with r' = .97 .9577: above the cutoff of .95 the second skill goes, whatever
+    the sample size.
+    """
+    rng = np.random.default_rng(0)
+    for share, expected in ((0.95, 0.9301), (0.97, 0.9577)):
+        alpha = rng.random((40_000, 2)) < (0.3, share)
+        q = np.array([[1, 0]] * 6 + [[0, 1]] * 6 + [[1, 1]], dtype=bool)
+        eta = (alpha[:, None, :] | ~q[None]).all(2)
+        data = _answers((rng.random(eta.shape) < np.where(eta, 0.9, 0.1)).astype(int), q)
+        proposal = qmatrix_validation(GDINA(tol=1e-4).fit(data), data)
+        assert proposal.pvaf[12][(0,)] == pytest.approx(expected, abs=0.015)
+        assert proposal.q[12].tolist() == [True, expected < 0.95]
+
+
+def test_qmatrix_validation_in_rounds_repairs_more():
+    """With six of 30 rows spoilt the first fit is off; refitting with what is proposed ends at the truth."""
+    x, truth, rng = _pvaf_sample(11)
+    q = truth.copy()
+    for j in rng.choice(np.arange(10, 30), 3, replace=False):
+        q[j, rng.choice(np.flatnonzero(q[j]))] = False
+    for j in rng.choice(10, 3, replace=False):
+        q[j, rng.choice(np.flatnonzero(~q[j]))] = True
+    data = _answers(x, q)
+    model = GDINA(tol=1e-5).fit(data)
+    proposal = qmatrix_validation(model, data, rounds=5)
+    assert np.array_equal(proposal.q, truth)
+    assert set(proposal.changed) == set(np.flatnonzero((q != truth).any(1)))
+    assert 1 <= proposal.rounds <= 5
 
 
 def test_dino_is_dina_of_negated_answers():

@@ -28,10 +28,12 @@ from assay.diagnosis import (
     human_agreement,
     item_fit,
     load,
+    preprocess,
     simulate_platform,
 )
-from assay.diagnosis.dcm.em import EM, Parameters
+from assay.diagnosis.dcm.em import EM, ClassSpace, Parameters, merged_classes
 from assay.diagnosis.dcm.fit import score_vectors, standard_errors
+from assay.diagnosis.dcm.rules import item_rule
 from assay.diagnosis.irt.likelihood import Collapsed, score_students
 from assay.diagnosis.simulate import wording_judge
 
@@ -296,3 +298,23 @@ def test_single_skill_table_of_two_items():
     data = ResponseData([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1], [1, 1, 0, 0, 1, 0], [[1], [1]])
     for model in (IRT(), DINA(), GDINA()):
         assert np.isfinite(model.fit(data).mastery_).all()
+
+
+def test_classes_that_no_item_tells_apart_are_one_class():
+    """DINA merges them, the plain algorithm over all classes does not: same likelihood, items, classes, posteriors."""
+    full = simulate_platform(400, 12, 5, density=0.8, q_density=1.0, seed=4).data
+    data = preprocess(full.take(full.item >= 3), min_logs=1, min_item_logs=1)
+    q = data.dense_q()
+    for rule in ("DINA", "DINO"):
+        model = GDINA(rule, tol=1e-9).fit(data)
+        rules = [item_rule(rule, int(n)) for n in q.sum(1)]
+        space = ClassSpace(q, model.classes_)
+        first, _ = merged_classes(space, rules)
+        assert len(first) < len(space.classes)
+        em = EM(Collapsed(data), space, rules)
+        plain = em.run(em.start(), tol=1e-9)
+        assert model.loglik_ == pytest.approx(plain.log_likelihood, abs=1e-5)
+        assert model.success_ == pytest.approx(plain.parameters.success, abs=2e-4)
+        assert model.class_prob_ == pytest.approx(plain.parameters.classes, abs=2e-4)
+        assert model.posterior_ == pytest.approx(plain.posterior[em.collapsed.pattern], abs=2e-3)
+        assert model.transform(data) == pytest.approx(model.mastery_, abs=1e-5)

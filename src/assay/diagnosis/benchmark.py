@@ -16,30 +16,40 @@ from assay.core.run import RunContext
 from assay.diagnosis.data import DATASETS, load
 from assay.diagnosis.errors import NotConverged
 from assay.diagnosis.evaluation import figures, leakage_probe, scored
-from assay.diagnosis.hierarchy import MAX_SKILLS
 from assay.diagnosis.models import MODELS, model_class
 from assay.diagnosis.protocol import NEURAL, learning_curve_diagnosis, search
 from assay.diagnosis.responses import ResponseData, preprocess
 from assay.diagnosis.simulate import simulate_platform
 
+MOST_FOR_GDINA = 10  # skills
+
 
 @dataclass(frozen=True)
 class DiagnosisTask:
-    """Answers, the scheme of the split, and what is known beyond them; the seed of a run is the seed of the split."""
+    """Answers, the scheme of the split, and what is known beyond them; the seed of a run is the seed of the split.
+
+    The budgets are the task's, so that they are the same for all methods: ``trials`` of the search, and ``seen``, the
+    training answers that a fit may see in all its epochs (0: no limit).
+    """
 
     data: ResponseData
     scheme: str = "student"
     alpha: NDArray[np.float64] | None = None
     ratings: tuple[tuple[int, int, float], ...] | None = None
+    trials: int = 1
+    seen: int = 0
 
     def fingerprint(self) -> str:
-        """Hash of the answers and the scheme."""
-        return f"{self.data.fingerprint()}/{self.scheme}"
+        """Hash of the answers, the scheme and the budgets."""
+        budget = f"/{self.trials}/{self.seen}" if self.trials > 1 or self.seen else ""
+        return f"{self.data.fingerprint()}/{self.scheme}{budget}"
 
 
-def load_table(dataset: str, scheme: str = "student", min_logs: int = 1) -> DiagnosisTask:
-    """A public table under a split."""
-    return DiagnosisTask(preprocess(load(dataset), min_logs=min_logs), scheme)
+def load_table(
+    dataset: str, scheme: str = "student", min_logs: int = 1, trials: int = 1, seen: int = 0
+) -> DiagnosisTask:
+    """A public table under a split and budgets."""
+    return DiagnosisTask(preprocess(load(dataset), min_logs=min_logs), scheme, trials=trials, seen=seen)
 
 
 def load_platform(scheme: str = "student", **params: Any) -> DiagnosisTask:
@@ -82,7 +92,9 @@ def diagnose_once(task: Task, method: Method, context: RunContext) -> Mapping[st
         model.set_params(seed=context.integer_seed("model"))
     if "device" in own and "device" not in method.params:
         model.set_params(device=context.device)
-    trials = getattr(model, "search_trials", 1)
+    trials = max(getattr(model, "search_trials", 1), data.trials)
+    if data.seen and "epochs" in own:
+        model.set_params(epochs=max(1, min(model.epochs, data.seen // len(split.train))))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if trials > 1:
@@ -122,13 +134,11 @@ def diagnose_once(task: Task, method: Method, context: RunContext) -> Mapping[st
 
 
 def applicable(task: Task, method: Method) -> str | None:
-    """Exact models of latent classes need few skills."""
-    if (
-        isinstance(method.factory, NamedModel)
-        and method.factory.name in ("GDINA", "DINA", "DINO")
-        and "many skills" in task.tags
-    ):
-        return f"more than {MAX_SKILLS} skills are too many classes"
+    """Exact models of latent classes need few skills, and those that cannot merge classes (`merged_classes`) fewer."""
+    if not isinstance(method.factory, NamedModel):
+        return None
+    if method.factory.name == "GDINA" and "many classes" in task.tags:
+        return f"more than {MOST_FOR_GDINA} skills: a step over all classes takes a second or more, and it takes many"
     return None
 
 
@@ -201,13 +211,17 @@ benchmark = Benchmark(
 )
 benchmark.checks.append(check_leakage)
 
+
+def _tags(name: str) -> set[str]:
+    return {"many classes"} if DATASETS[name].shape[2] > MOST_FOR_GDINA else set()
+
+
 for _table in DATASETS.values():
-    _tags = {"many skills"} if _table.shape[2] > MAX_SKILLS else set()
     benchmark.add_task(
         _table.name,
         partial(load_table, _table.name),
         title=_table.title,
-        tags=_tags,
+        tags=_tags(_table.name),
         licence=_table.licence,
         citation=_table.citation,
     )
@@ -219,6 +233,18 @@ for _name, _suffix, _scheme in (
         f"{_name}-{_suffix}", partial(load_table, _name), title=f"{DATASETS[_name].title}, {_suffix.replace('-', ' ')}",
         licence=DATASETS[_name].licence, citation=DATASETS[_name].citation, scheme=_scheme,
     )  # fmt: skip
+# The six small sets: one fit a cell that sees at most a million answers (half an hour on two cores for all models), and
+# the whole protocol with twenty trials a cell (hours).
+SMALL_SETS = ("frcsub", "fraction15", "ecpe", "timss11", "timss07", "dtmr")
+for _name in SMALL_SETS:
+    for _suffix, _about, _budget in (
+        ("capped", "a million answers seen", {"seen": 1_000_000}),
+        ("searched", "twenty trials", {"trials": 20}),
+    ):
+        benchmark.add_task(
+            f"{_name}-{_suffix}", partial(load_table, _name), title=f"{DATASETS[_name].title}, {_about}",
+            licence=DATASETS[_name].licence, citation=DATASETS[_name].citation, tags=_tags(_name), **_budget,
+        )  # fmt: skip
 _platforms: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "made-dina",

@@ -6,6 +6,9 @@ themselves. An
    extrapolated point is kept only if its log-likelihood is not below that of the second plain step, so the likelihood
    never falls.
 3. The end is judged by the gain of a plain step.
+4. Classes that no item tells apart under its rule (`merged_classes`) are one class: their posteriors stand to each
+   other as their starting shares do in every step, so nothing is lost. Of the 256 classes of frcsub DINA needs 58, of
+   the 32,768 of 15 skills on 25 items a few thousand.
 """
 
 from __future__ import annotations
@@ -56,6 +59,26 @@ class ClassSpace:
     def expand(self, flat: Array) -> Array:
         """``float64[J, L]`` of a flat vector over reduced classes."""
         return flat[self.group]
+
+
+def merged_classes(space: ClassSpace, rules: list[ItemRule]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Classes that differ for some item, by the position of their first, and the place of every class among them.
+
+    >>> q, classes = np.array([[True, True]]), np.array([[0, 0], [1, 0], [0, 1], [1, 1]], dtype=bool)
+    >>> from assay.diagnosis.dcm.rules import item_rule
+    >>> [a.tolist() for a in merged_classes(ClassSpace(q, classes), [item_rule("DINA", 2)])]
+    [[0, 3], [0, 0, 0, 1]]
+    """
+    codes = np.empty((len(space.classes), len(rules)), dtype=np.int16)
+    for j, rule in enumerate(rules):
+        reduced = space.group[j] - space.offset[j]
+        codes[:, j] = reduced if rule.groups is None else rule.groups[reduced]
+    rows = codes.view(np.dtype((np.void, codes.dtype.itemsize * codes.shape[1]))).ravel()
+    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[inverse]
 
 
 @dataclass

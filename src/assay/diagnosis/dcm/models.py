@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.diagnosis.dcm.em import EM, ClassSpace, EMResult
+from assay.diagnosis.dcm.em import EM, ClassSpace, EMResult, merged_classes
 from assay.diagnosis.dcm.rules import EPS, ItemRule, item_rule
 from assay.diagnosis.errors import DiagnosisError, NotConverged, QMatrixMismatch, TooManyClasses, UnknownName
 from assay.diagnosis.estimator import DiagnosisModel
@@ -113,16 +113,23 @@ class GDINA(DiagnosisModel):
                 "or merge skills"
             )
         self._set_space(hierarchy.classes())
-        em = EM(Collapsed(data), self.space, self.rules, monotone=self.monotone)
+        collapsed = Collapsed(data)
+        first, place = merged_classes(self.space, self.rules)
+        merged = self.space if len(first) == len(self.classes_) else ClassSpace(self.q_, self.classes_[first])
+        em = EM(collapsed, merged, self.rules, monotone=self.monotone)
         rng = np.random.default_rng(self.seed)
+        within = 1 / np.bincount(place)[place]
         best: EMResult | None = None
         self.start_logliks_: list[float] = []
         for number in range(self.starts):
             start = em.start(rng if number else None)
+            shares = np.ones(len(place)) if not number else rng.dirichlet(np.full(len(place), 2.0))
+            total = np.bincount(place, shares)
+            start.classes = total / total.sum()
             found = em.run(start, tol=self.tol, max_iter=self.max_iter, accelerate=self.accelerate)
             self.start_logliks_.append(found.log_likelihood)
             if best is None or found.log_likelihood > best.log_likelihood + 1e-4:
-                best = found
+                best, within = found, shares / total[place]
         assert best is not None
         if best.gain >= self.tol:
             warnings.warn(
@@ -131,10 +138,13 @@ class GDINA(DiagnosisModel):
                 NotConverged,
                 stacklevel=3,
             )
-        self.class_prob_ = best.parameters.classes
+        self.class_prob_ = best.parameters.classes[place] * within
         self.success_ = best.parameters.success
         self.loglik_, self.history_, self.n_iter_ = best.log_likelihood, best.history, best.evaluations
-        self.states_ = best.posterior[em.collapsed.pattern].astype(np.float32)
+        posterior = best.posterior.astype(np.float32)
+        if merged is not self.space:
+            posterior = posterior[:, place] * within.astype(np.float32)
+        self.states_ = posterior[collapsed.pattern]
         self.n_params_ = sum(rule.n_params for rule in self.rules) + len(self.class_prob_) - 1
         self.n_ = data.n_students
         self._describe()

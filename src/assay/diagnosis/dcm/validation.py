@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import sparse, stats
 
 from assay.diagnosis.dcm.fit import item_covariance
 from assay.diagnosis.dcm.models import GDINA
@@ -34,19 +34,25 @@ class QProposal:
         Items whose row differs from the given one.
     pvaf : list of dict
         For each item, skills -> share of the variance that they account for.
+    rounds : int
+        Fits that were judged.
     """
 
     q: NDArray[np.bool_]
     changed: tuple[int, ...]
     pvaf: list[dict[tuple[int, ...], float]]
+    rounds: int = 1
 
 
-def qmatrix_validation(model: GDINA, data: ResponseData, *, cutoff: float = 0.95) -> QProposal:
+def qmatrix_validation(model: GDINA, data: ResponseData, *, cutoff: float = 0.95, rounds: int = 1) -> QProposal:
     """Propose for each item the fewest skills that account for enough of the variance of its success probabilities.
 
     PVAF (de la Torre and Chiu 2016): for skills q, sum_l w_l (P_j(l reduced to q) - mean P_j)^2 over the same with all
     K skills, where w are the class probabilities of a fitted G-DINA and P_j(l) is the proportion right expected in
     class l.
+
+    A skill that nearly everyone has who has an item's other skills accounts for little variance, and goes: look at
+    ``pvaf`` of such items before you believe the proposal.
 
     Parameters
     ----------
@@ -55,6 +61,9 @@ def qmatrix_validation(model: GDINA, data: ResponseData, *, cutoff: float = 0.95
     data : ResponseData
     cutoff : float
         PVAF that is enough. Among row candidates of that size the one with the largest PVAF is taken.
+    rounds : int
+        Fits to judge at most: with more than 1 the model is fitted again with the proposal, until it stays. Of use
+        where many rows are wrong and the first fit is off.
 
     Raises
     ------
@@ -73,9 +82,26 @@ def qmatrix_validation(model: GDINA, data: ResponseData, *, cutoff: float = 0.95
         raise DiagnosisError(f"{k} skills make 2^{k} candidates an item; validate at most 10 at a time")
     if not 0 < cutoff <= 1:
         raise DiagnosisError(f"cutoff={cutoff} must be in (0, 1]")
+    if rounds < 1:
+        raise DiagnosisError(f"rounds={rounds} must be at least 1")
     model._same_items(data)
     if data.n_students != len(model.states_):
         raise DiagnosisError(f"the model was fitted on {len(model.states_)} students, this data has {data.n_students}")
+    proposed, shares = _propose(model, data, cutoff)
+    judged, previous = 1, model.q_
+    while judged < rounds and (proposed != previous).any() and proposed.any(0).all():
+        previous = proposed
+        again = replace(data, q=sparse.csr_array(proposed.astype(np.uint8)))
+        proposed, shares = _propose(model.clone().fit(again), again, cutoff)
+        judged += 1
+    changed = tuple(np.flatnonzero((proposed != model.q_).any(1)).tolist())
+    return QProposal(proposed, changed, shares, judged)
+
+
+def _propose(
+    model: GDINA, data: ResponseData, cutoff: float
+) -> tuple[NDArray[np.bool_], list[dict[tuple[int, ...], float]]]:
+    k = model.q_.shape[1]
     right, answered = Collapsed(data, collapse=False).expected(model.posterior_.astype(np.float64))
     classes = model.classes_
     candidates = reduced_classes(k)[1:].astype(bool)
@@ -96,8 +122,7 @@ def qmatrix_validation(model: GDINA, data: ResponseData, *, cutoff: float = 0.95
         best = np.flatnonzero(size == fewest)[pvaf[size == fewest].argmax()]
         proposed[j] = candidates[best]
         shares.append({tuple(np.flatnonzero(c).tolist()): float(v) for c, v in zip(candidates, pvaf, strict=True)})
-    changed = tuple(np.flatnonzero((proposed != model.q_).any(1)).tolist())
-    return QProposal(proposed, changed, shares)
+    return proposed, shares
 
 
 def choose_rules(model: GDINA, data: ResponseData, *, level: float = 0.05) -> pd.DataFrame:
