@@ -22,8 +22,18 @@ from assay.gflownets import (
     TableReward,
 )
 
-# Nearly all of these tests' time goes into compiling small programs, which run for milliseconds.
-jax.config.update("jax_disable_most_optimizations", True)
+
+@pytest.fixture(autouse=True)
+def quick_compilation(request):
+    """Nearly all of these tests' time goes into compiling small programs, which run for milliseconds; long ones are
+    compiled in full. The option is put back after each test, since other fields' tests may share the process."""
+    if request.node.get_closest_marker("slow"):
+        yield
+        return
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def letters(tokens):
