@@ -5,5 +5,6 @@ linear in edges.
 from assay.diagnosis.graph.attention import GraphAttention, segment_softmax
 from assay.diagnosis.graph.orcdf import ORCDF
 from assay.diagnosis.graph.rcd import RCD
+from assay.diagnosis.graph.sparse import Pattern
 
-__all__ = ["ORCDF", "RCD", "GraphAttention", "segment_softmax"]
+__all__ = ["ORCDF", "RCD", "GraphAttention", "Pattern", "segment_softmax"]

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from assay.diagnosis.graph.sparse import Pattern
+
 
 def segment_softmax(score: Float[Tensor, " edges"], target: Int[Tensor, " edges"], n: int) -> Float[Tensor, " edges"]:
     """Softmax of the scores of each target's incoming edges.
@@ -38,11 +40,12 @@ class GraphAttention(nn.Module):
             nn.init.xavier_normal_(layer.weight)
 
     def forward(
-        self, source: Float[Tensor, "sources dim"], target: Float[Tensor, "targets dim"], edges: Int[Tensor, "2 edges"]
+        self, source: Float[Tensor, "sources dim"], target: Float[Tensor, "targets dim"], edges: Pattern
     ) -> Float[Tensor, "targets dim"]:
-        """Messages to the targets along edges (source, target); nodes without an edge get 0."""
-        z_source, z_target = self.linear(source), self.linear(target)
-        s, t = edges
-        score = self.of_source(z_source).squeeze(1)[s] + self.of_target(z_target).squeeze(1)[t]
-        alpha = segment_softmax(score, t, len(target))
-        return torch.zeros_like(z_target).index_add(0, t, alpha[:, None] * z_source[s])
+        """Messages to the targets along edges (rows: targets, columns: sources); nodes without an edge get 0."""
+        z_source = self.linear(source)
+        # of_target(W h_t), without W h_t for all targets
+        at_target = target @ (self.of_target.weight @ self.linear.weight).T
+        score = self.of_source(z_source).squeeze(1)[edges.column] + at_target.squeeze(1)[edges.row]
+        alpha = segment_softmax(score, edges.row, len(target))
+        return edges.product(alpha, z_source)

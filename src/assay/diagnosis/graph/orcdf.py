@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from assay.diagnosis.errors import DiagnosisError
 from assay.diagnosis.graph.rcd import graph_batch
+from assay.diagnosis.graph.sparse import Pattern
 from assay.diagnosis.neural.base import NeuralModel, choice, plateau
 from assay.diagnosis.neural.layers import Head, PosMLP, Tables
 from assay.diagnosis.neural.ncdm import POSITIVE, NCDMHead
@@ -23,19 +24,17 @@ class _Graph:
 
     def __init__(self, pairs: Tensor, n: int) -> None:
         loops = torch.arange(n, device=pairs.device)
-        self.row = torch.cat([pairs[0], pairs[1], loops])
-        self.column = torch.cat([pairs[1], pairs[0], loops])
-        degree = torch.bincount(self.row, minlength=n).float()
-        self.value = torch.rsqrt(degree[self.row]) * torch.rsqrt(degree[self.column])
-        self.n = n
+        row = torch.cat([pairs[0], pairs[1], loops])
+        column = torch.cat([pairs[1], pairs[0], loops])
+        degree = torch.bincount(row, minlength=n).float()
+        self.value = torch.rsqrt(degree[row]) * torch.rsqrt(degree[column])
+        self.pattern = Pattern(row, column, (n, n))
 
-    def matrix(self, keep: float = 1.0) -> Tensor:
-        """The sparse matrix; edges are dropped at random and the others scaled, where ``keep`` < 1."""
-        value, row, column = self.value, self.row, self.column
-        if keep < 1:
-            mask = torch.rand(len(value), device=value.device) < keep
-            value, row, column = value[mask] / keep, row[mask], column[mask]
-        return torch.sparse_coo_tensor(torch.stack([row, column]), value, (self.n, self.n), check_invariants=False)
+    def thinned(self, keep: float) -> Tensor:
+        """Values with edges dropped at random and the others scaled, where ``keep`` < 1."""
+        if keep == 1:
+            return self.value
+        return self.value * (torch.rand(len(self.value), device=self.value.device) < keep) / keep
 
 
 class _InnerProductHead(Head):
@@ -75,11 +74,13 @@ class _Network(nn.Module):
         for layer in (*self.mix, self.to_student, self.to_item):
             nn.init.xavier_normal_(layer.weight)
 
-    def propagate(self, right: Tensor, wrong: Tensor) -> Tensor:
+    def propagate(self, right: _Graph, wrong: _Graph, keep: float = 1.0) -> Tensor:
+        """Mean of the embeddings of all layers; one draw of dropped edges serves them all."""
+        sides = [(graph.pattern, graph.thinned(keep)) for graph in (right, wrong)]
         x = self.nodes
         total = x
         for layer in self.mix:
-            x = layer(torch.cat([torch.sparse.mm(right, x), torch.sparse.mm(wrong, x)], dim=1))
+            x = layer(torch.cat([pattern.product(value, x) for pattern, value in sides], dim=1))
             total = total + x
         return total / (len(self.mix) + 1)
 
@@ -184,7 +185,6 @@ class ORCDF(NeuralModel):
             head.items["difficulty"].requires_grad_(False)  # replaced by the nodes
             student, item, y = self._tensors(fit)
             right, wrong = self._graphs(fit, y == 1)
-            whole = right.matrix(), wrong.matrix()
             views: list[tuple[_Graph, _Graph]] = []
 
             def before_epoch() -> None:
@@ -192,12 +192,12 @@ class ORCDF(NeuralModel):
                 views[:] = [self._graphs(fit, (y == 1) ^ flipped)]
 
             def batch_loss(batch: Tensor) -> Tensor:
-                x = network.propagate(right.matrix(self.keep), wrong.matrix(self.keep))
+                x = network.propagate(right, wrong, self.keep)
                 states, difficulty = network.project(x)
                 logits = head(F.embedding(student[batch], states), item[batch], {"difficulty": difficulty})
                 loss = F.binary_cross_entropy_with_logits(logits, y[batch])
                 if self.weight:
-                    other = network.propagate(views[0][0].matrix(self.keep), views[0][1].matrix(self.keep))
+                    other = network.propagate(*views[0], self.keep)
                     s, j, _ = network.sizes
                     loss = loss + self.weight * (
                         self._contrast(x[:s], other[:s]) + self._contrast(x[s : s + j], other[s : s + j])
@@ -206,7 +206,7 @@ class ORCDF(NeuralModel):
 
             def final() -> tuple[Tensor, Tensor]:
                 with torch.no_grad():
-                    return network.project(network.propagate(*whole))
+                    return network.project(network.propagate(right, wrong))
 
             def validate() -> dict[str, float]:
                 states, difficulty = final()

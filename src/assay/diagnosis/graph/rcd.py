@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from assay.diagnosis.errors import DiagnosisError
 from assay.diagnosis.graph.attention import GraphAttention
+from assay.diagnosis.graph.sparse import Pattern
 from assay.diagnosis.hierarchy import Hierarchy
 from assay.diagnosis.neural.base import NeuralModel, choice, plateau
 from assay.diagnosis.neural.latent import KSCDHead
@@ -44,7 +45,7 @@ class _Layer(nn.Module):
         self.attention = nn.ModuleDict({name: GraphAttention(dim) for name, _, _ in maps})
         self.score = nn.ModuleDict({name: nn.Linear(2 * dim, 1) for name, _, _ in maps})
 
-    def forward(self, nodes: dict[str, Tensor], edges: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, nodes: dict[str, Tensor], edges: dict[str, Pattern]) -> dict[str, Tensor]:
         out = {}
         for kind, old in nodes.items():
             messages, scores = [], []
@@ -71,7 +72,7 @@ class _Network(nn.Module):
         self.skill = nn.Parameter(nn.init.xavier_normal_(torch.empty(k, k)))
         self.layers = nn.ModuleList(_Layer(k, maps) for _ in range(layers))
 
-    def propagate(self, edges: dict[str, Tensor]) -> dict[str, Tensor]:
+    def propagate(self, edges: dict[str, Pattern]) -> dict[str, Tensor]:
         nodes: dict[str, Tensor] = {"student": self.student, "item": self.item, "skill": self.skill}
         for layer in self.layers:
             nodes = layer(nodes, edges)
@@ -124,7 +125,7 @@ class RCD(NeuralModel):
             q, q.shape[1], "sigmoid", choice(self.positive, POSITIVE, "way to keep weights positive"), direct=True
         )
 
-    def _edges(self, data: ResponseData) -> dict[str, Tensor]:
+    def _edges(self, data: ResponseData) -> dict[str, Pattern]:
         before = Hierarchy(
             data.n_kcs, data.prerequisites if self.prerequisites is None else self.prerequisites, data.kc_names
         ).edges
@@ -143,7 +144,15 @@ class RCD(NeuralModel):
             "before": np.array(before, dtype=np.int64).reshape(-1, 2).T,
             "similar": np.array(similar, dtype=np.int64).reshape(-1, 2).T,
         }
-        return {n: torch.as_tensor(np.ascontiguousarray(e), device=self.device) for n, e in tables.items() if e.size}
+        size = {"student": data.n_students, "item": data.n_items, "skill": data.n_kcs}
+        return {
+            name: Pattern(
+                *(torch.as_tensor(np.ascontiguousarray(e), device=self.device) for e in tables[name][::-1]),
+                (size[target], size[source]),
+            )
+            for name, source, target in _MAPS
+            if tables[name].size
+        }
 
     def _fit(self, data: ResponseData, valid: ResponseData | None) -> None:
         fit, valid = self._with_validation(data, valid)

@@ -21,7 +21,7 @@ from assay.diagnosis.responses import ResponseData
 from assay.diagnosis.train import SPARSE_ABOVE, Trainer, parse_stopping
 
 Array = NDArray[Any]
-PREDICT_AT_ONCE = 65_536
+PREDICT_AT_ONCE = 16_384
 
 
 class _Trained(nn.Module):
