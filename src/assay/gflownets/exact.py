@@ -6,6 +6,7 @@ one pass over the edges in topological order. All sums are float64.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from assay.gflownets.envs.base import Environment, State
 from assay.gflownets.errors import DeadEnd, NotEnumerable
-from assay.gflownets.rollout import Evaluation, Trajectories, backward_scores, masked_log_softmax
+from assay.gflownets.rollout import Evaluation, Trajectories
 
 
 class StateGraph:
@@ -138,8 +139,8 @@ class StateGraph:
         self.parent, self.action = parent[by_child], action[by_child]
         self.child, self.baction = child[by_child], back[by_child]
         self._by_parent = np.lexsort((self.child, self.parent, self.layer[self.parent]))
-        self._in = np.searchsorted(self.layer[self.child], np.arange(self.layer.max(initial=0) + 2))
-        self._out = np.searchsorted(self.layer[self.parent[self._by_parent]], np.arange(self.layer.max(initial=0) + 2))
+        self._children = _segments(self.layer, self.child)
+        self._parents = _segments(self.layer, self.parent[self._by_parent])
         self.terminal: Int[np.ndarray, " terminal"] = np.flatnonzero(self.done)
         self.log_r = self.log_rewards()
         self._sorted: tuple[np.ndarray, np.ndarray] | None = None
@@ -148,8 +149,10 @@ class StateGraph:
         return len(self.done)
 
     def __repr__(self) -> str:
-        return f"StateGraph({type(self.env).__name__}: {len(self):,} states, {len(self.parent):,} edges, "
-        f"{self.n_terminal:,} terminal)"
+        return (
+            f"StateGraph({type(self.env).__name__}: {len(self):,} states, {len(self.parent):,} edges, "
+            f"{self.n_terminal:,} terminal)"
+        )
 
     @property
     def n_terminal(self) -> int:
@@ -206,35 +209,51 @@ class StateGraph:
     # -- policies on edges --------------------------------------------------------------------------------------------
 
     def log_pf(self, net: Any, condition: Any = None, block: int = 8192) -> Float[np.ndarray, " edges"]:
-        """log P_F of every edge under a network."""
-        scores = self._scores(net, condition, block, forward=True)
-        return scores[self.parent, self.action].astype(np.float64)
+        """log P_F of every edge under a network: its scores, normalised over the legal actions in float64."""
+        scores = self._scores(net, condition, block, forward=True)[self.parent, self.action].astype(np.float64)
+        return self._normalised(scores, self.parent, self._by_parent)
 
     def log_pb(
         self, net: Any = None, kind: str = "uniform", condition: Any = None, block: int = 8192
     ) -> Float[np.ndarray, " edges"]:
         """log P_B of every edge."""
         if kind == "uniform":
-            return -np.log(np.bincount(self.child, minlength=len(self)))[self.child]
+            return -np.log(np.bincount(self.child, minlength=len(self))[self.child])
         if kind == "maxent":
             paths = self.log_paths()
             return paths[self.parent] - paths[self.child]
-        scores = self._scores(net, condition, block, forward=False, kind=kind)
-        return scores[self.child, self.baction].astype(np.float64)
+        scores = self._scores(net, condition, block, forward=False)[self.child, self.baction].astype(np.float64)
+        return self._normalised(scores, self.child, np.arange(len(scores)))
 
-    def _scores(self, net: Any, condition: Any, block: int, forward: bool, kind: str = "learned") -> np.ndarray:
+    def uniform(self) -> Float[np.ndarray, " edges"]:
+        """log P_F of every edge under the policy that takes each legal action equally often."""
+        return -np.log(np.bincount(self.parent, minlength=len(self))[self.parent])
+
+    @staticmethod
+    def _normalised(scores: np.ndarray, owner: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Log softmax of edge scores over the edges of each owner; ``order`` brings owners together."""
+        if not len(scores):
+            return scores
+        mine = owner[order]
+        begin = np.flatnonzero(np.diff(mine, prepend=-1))
+        total = np.empty(owner.max() + 1)
+        total[mine[begin]] = _segment_logsumexp(scores[order], begin)
+        return scores - total[owner]
+
+    def _scores(self, net: Any, condition: Any, block: int, forward: bool) -> np.ndarray:
         width = self.env.n_actions if forward else self.env.n_bactions
         out = np.empty((len(self), width), np.float32)
         run = _forward_scores if forward else _backward_scores
-        for start in range(0, len(self), block):
-            part = jax.tree.map(lambda leaf, start=start: leaf[start : start + block], self.states)
-            size = len(jax.tree.leaves(part)[0])
-            part = _padded(part, block if len(self) > block else None)
+        wanted = np.flatnonzero(~self.done) if forward else np.arange(1, len(self))
+        for start in range(0, len(wanted), block):
+            these = wanted[start : start + block]
+            part = jax.tree.map(lambda leaf, these=these: leaf[these], self.states)
+            part = _padded(part, block if len(wanted) > block else None)
             rows = jax.tree.leaves(part)[0].shape[0]
             code = (
                 None if condition is None else jnp.broadcast_to(jnp.asarray(condition), (rows, np.shape(condition)[-1]))
             )
-            out[start : start + size] = np.asarray(run(self.env, net, part, code, kind))[:size]
+            out[these] = np.asarray(run(self.env, net, part, code))[: len(these)]
         return out
 
     # -- dynamic programming ------------------------------------------------------------------------------------------
@@ -250,13 +269,8 @@ class StateGraph:
     def _push(self, weight: np.ndarray) -> np.ndarray:
         value = np.full(len(self), -np.inf)
         value[0] = 0.0
-        for l in range(1, len(self._in) - 1):
-            e = slice(self._in[l], self._in[l + 1])
-            if e.start == e.stop:
-                continue
-            term = value[self.parent[e]] + weight[e]
-            where, begin = np.unique(self.child[e], return_index=True)
-            value[where] = _segment_logsumexp(term, begin)
+        for edges, where, begin in self._children:
+            value[where] = _segment_logsumexp(value[self.parent[edges]] + weight[edges], begin)
         return value
 
     def log_terminal(self, log_pf: Float[np.ndarray, " edges"]) -> Float[np.ndarray, " terminal"]:
@@ -268,13 +282,9 @@ class StateGraph:
         weight = self.log_pb() if log_pb is None else log_pb
         flow = np.full(len(self), -np.inf)
         flow[self.terminal] = self.log_r
-        for l in range(len(self._out) - 2, -1, -1):
-            e = self._by_parent[self._out[l] : self._out[l + 1]]
-            if not len(e):
-                continue
-            term = flow[self.child[e]] + weight[e]
-            where, begin = np.unique(self.parent[e], return_index=True)
-            flow[where] = _segment_logsumexp(term, begin)
+        for edges, where, begin in reversed(self._parents):
+            e = self._by_parent[edges]
+            flow[where] = _segment_logsumexp(flow[self.child[e]] + weight[e], begin)
         return flow
 
     def exact_policy(self, log_pb: Float[np.ndarray, " edges"] | None = None) -> Float[np.ndarray, " edges"]:
@@ -399,15 +409,25 @@ class StateGraph:
 
 
 @eqx.filter_jit
-def _forward_scores(env: Environment, net: Any, states: State, condition: Any, kind: str) -> Any:
-    h = net.embed(jax.vmap(env.obs)(states), condition)
-    return masked_log_softmax(net.forward(h), jax.vmap(env.mask)(states))
+def _forward_scores(env: Environment, net: Any, states: State, condition: Any) -> Any:
+    return net.forward(net.embed(jax.vmap(env.obs)(states), condition))
 
 
 @eqx.filter_jit
-def _backward_scores(env: Environment, net: Any, states: State, condition: Any, kind: str) -> Any:
-    mask = jax.vmap(env.bmask)(states)
-    return masked_log_softmax(backward_scores(env, net, states, mask, kind, condition), mask)
+def _backward_scores(env: Environment, net: Any, states: State, condition: Any) -> Any:
+    return net.backward(net.embed(jax.vmap(env.obs)(states), condition))
+
+
+def _segments(layer: np.ndarray, owner: np.ndarray) -> list[tuple[slice, np.ndarray, np.ndarray]]:
+    """For each layer: its edges (sorted by owner), the owners, and where each owner's edges begin among them."""
+    bounds = np.searchsorted(layer[owner], np.arange(layer.max(initial=0) + 2))
+    found = []
+    for start, end in itertools.pairwise(bounds.tolist()):
+        if start < end:
+            mine = owner[start:end]
+            begin = np.flatnonzero(np.diff(mine, prepend=-1))
+            found.append((slice(start, end), mine[begin], begin))
+    return found
 
 
 def _is_float(x: Any) -> bool:
