@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -34,6 +35,8 @@ def make_benchmark(log: Path | None = None) -> Benchmark:
             raise SystemExit(3)
         if word == "nan":
             return {"error": float("nan")}
+        if word == "negative":
+            return {"error": -1.0}
         if word == "skip":
             raise SkipRun("not for this task")
         if word == "kill":
@@ -53,10 +56,10 @@ def make_benchmark(log: Path | None = None) -> Benchmark:
         context.artifact("deep/note.txt").write_text("kept")
         return {"error": float(task.data().mean() + context.rng("noise").random())}
 
-    benchmark = Benchmark("coin", "Guess", [Metric("error", higher_is_better=False)], evaluate)
+    benchmark = Benchmark("coin", "Guess", [Metric("error", higher_is_better=False, bounds=(0, math.inf))], evaluate)
     benchmark.add_task("ones", lambda: np.ones(3))
     benchmark.add_task("twos", lambda: 2 * np.ones(3))
-    for word in ("good", "better", "raise", "exit", "nan", "skip", "kill", "sleep", "eat", "interrupt"):
+    for word in ("good", "better", "raise", "exit", "nan", "negative", "skip", "kill", "sleep", "eat", "interrupt"):
         benchmark.add_method(word, lambda word=word: word)
     return benchmark
 
@@ -120,6 +123,7 @@ def test_changed_data_or_version_is_run_again(tmp_path):
         ("raise", "ValueError", "no luck"),
         ("exit", "SystemExit", "exit(3)"),
         ("nan", "MethodError", "NaN"),
+        ("negative", "MethodError", "'error' is -1; it cannot lie outside 0 to inf"),
     ],
 )
 def test_a_failed_run_is_a_record_and_stops_nothing(tmp_path, word, kind, message):

@@ -92,6 +92,19 @@ def test_lower_may_be_better(write) -> None:
     assert results.compare("a", "b").winner == "b"
 
 
+def test_intervals_end_where_the_metric_does(write) -> None:
+    values = {("t", "a"): [1.0, 0.6], ("t", "b"): [0.1, 0.2]}
+    free = write(values).leaderboard().rows[0]
+    assert free.high == pytest.approx(0.8 + 0.2 * math.tan(math.pi * 0.475))  # Student's with one degree of freedom
+    share = Metric("accuracy", higher_is_better=True, bounds=(0.0, 1.0))
+    results = write(values, metric=share)
+    best = results.leaderboard().rows[0]
+    assert (best.low, best.high) == (0.0, 1.0)
+    assert results.table().high[0].max() == 1.0
+    with pytest.raises(AssayError, match="least, greatest"):
+        Metric("accuracy", higher_is_better=True, bounds=(1.0, 0.0))
+
+
 def test_tasks_have_equal_weight_whatever_their_seeds(write) -> None:
     results = write({("t", "a"): [1.0] * 8, ("u", "a"): [0.0, 0.0], ("t", "b"): [0.6] * 8, ("u", "b"): [0.3, 0.3]})
     board = results.leaderboard()

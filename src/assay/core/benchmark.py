@@ -12,6 +12,7 @@ import functools
 import hashlib
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,14 @@ class Metric:
         NaN is a possible value (AUROC where only one class occurs). Otherwise NaN makes the run a failed one.
     cost : bool
         A figure of cost (seconds, rows a second), which differs from run to run with the same seed.
+    bounds : (float, float)
+        Least and greatest value that the figure can take, such as (0, 1) for an accuracy. A run that reports one
+        outside fails, and intervals end there.
+
+    Raises
+    ------
+    AssayError
+        If the bounds are not two numbers in order.
     """
 
     name: str
@@ -55,8 +64,12 @@ class Metric:
     unit: str = ""
     may_be_undefined: bool = False
     cost: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
+        low, high = self.bounds
+        if not low < high:
+            raise AssayError(f"bounds of metric {self.name!r} must be (least, greatest), not {self.bounds}")
         if not self.title:
             object.__setattr__(self, "title", self.name.replace("_", " "))
 

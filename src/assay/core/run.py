@@ -267,7 +267,7 @@ def clean_metrics(values: Mapping[str, Any], benchmark: Any) -> dict[str, float 
     Raises
     ------
     MethodError
-        If one is missing, unknown, not a number, or NaN where that is no possible value.
+        If one is missing, unknown, not a number, outside its bounds, or NaN where that is no possible value.
     """
     from assay.core.errors import MethodError
 
@@ -293,5 +293,9 @@ def clean_metrics(values: Mapping[str, Any], benchmark: Any) -> dict[str, float 
             raise MethodError(f"metric {name!r} is NaN: the method's output has NaN in it or is empty")
         if math.isinf(value):
             raise MethodError(f"metric {name!r} is {value}")
-        clean[name] = None if math.isnan(value) else value
+        low, high = metric.bounds
+        slack = 1e-9 * max(1.0, abs(value))  # rounding of a mean
+        if value < low - slack or value > high + slack:
+            raise MethodError(f"metric {name!r} is {value:g}; it cannot lie outside {low:g} to {high:g}")
+        clean[name] = None if math.isnan(value) else min(max(value, low), high)
     return clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -159,7 +160,9 @@ def _metric(name: str) -> Metric:
     titles = {"auroc": "AUROC", "auprc": "AUPRC", "rmse": "RMSE", "mae": "MAE", "r2": "R²"}
     digits = ".0f" if name == "number_of_errors" else ".3f"
     better = METRICS[name].higher_is_better
-    return Metric(name, better, title=titles.get(name, ""), format=digits, may_be_undefined=True)
+    least = {"kappa": -1.0, "kappa_temporal": -math.inf, "r2": -math.inf}.get(name, 0.0)
+    bounds = (least, 1.0 if better else math.inf)
+    return Metric(name, better, title=titles.get(name, ""), format=digits, may_be_undefined=True, bounds=bounds)
 
 
 MAIN = ["balanced_accuracy", "auroc"]

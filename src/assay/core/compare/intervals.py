@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,6 +42,15 @@ class Intervals:
     low: Floats
     high: Floats
     n: NDArray[np.int64]
+
+    def within(self, bounds: tuple[float, float]) -> Intervals:
+        """The same intervals, ended where the figure cannot lie.
+
+        >>> of = Intervals(np.array([0.9]), np.array([0.7]), np.array([1.1]), np.array([2])).within((0, 1))
+        >>> float(of.low[0]), float(of.high[0])
+        (0.7, 1.0)
+        """
+        return replace(self, low=np.clip(self.low, *bounds), high=np.clip(self.high, *bounds))
 
 
 def mean_intervals(

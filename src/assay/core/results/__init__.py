@@ -193,6 +193,7 @@ class Results:
             return board
         n_tasks, n_methods = cells.shape
         of = compare.mean_intervals(scores.values, cells.cell, np.tile(np.arange(n_methods), n_tasks))
+        of = of.within(chosen.bounds)
         ranks = compare.rank_rows(scores.mean, chosen.higher_is_better)
         runs, failed = cells.count(cells.ok).sum(axis=0), cells.count(cells.failed).sum(axis=0)
         with np.errstate(invalid="ignore"):
@@ -251,6 +252,7 @@ class Results:
         chosen = self.benchmark.get_metric(metric)
         cells, scores = self.cells, self.cells.scores(chosen)
         of = compare.mean_intervals(scores.values, cells.cell, np.arange(cells.shape[0] * cells.shape[1]))
+        of = of.within(chosen.bounds)
         mean, low, high = (column.reshape(cells.shape) for column in (of.mean, of.low, of.high))
         apart = np.full(cells.shape, -1)
         signed = scores.mean if chosen.higher_is_better else -scores.mean
