@@ -1,0 +1,3 @@
+"""Find silent bugs in distributed training by comparing it with a trusted reference."""
+from assay.difftest.collect import Tracer, mark, trace
+from assay.difftest.store import Trace
