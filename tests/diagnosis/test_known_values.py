@@ -392,7 +392,7 @@ def test_check_14_pvaf_restores_two_spoilt_rows(seed):
 def test_check_14_a_skill_that_nearly_all_have_is_dropped_by_the_cutoff():
     """The limit of the rule, in closed form. Two independent skills, shares r and r'; P = .9 with both, .1 otherwise.
 
-    Given the first alone, P is .1 + .8 r' or .1, so its PVAF is r(1-r) r'^2 / (r r' (1 - r r')) = (1-r) r' / (1 - r r').
+    Given the first alone, P is .1 + .8 r' or .1; its PVAF is r(1-r) r'^2 / (r r' (1 - r r')) = (1-r) r' / (1 - r r').
     With r = .3 and r' = .95 that is .9301, with r' = .97 .9577: above the cutoff of .95 the second skill goes, whatever
     the sample size.
     """

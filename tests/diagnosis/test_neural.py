@@ -218,8 +218,8 @@ def _peak_of_fit(n, name):
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read as Linux counts it")
 @pytest.mark.parametrize("name", ["RCD", "ORCDF"])
 def test_graphs_hold_edges_never_nodes_by_nodes(name):
-    """14,008 nodes: a dense float64 matrix of them takes 1.57 GB. The peak stays below a third of that, and grows by less
-    than 2 kB an edge."""
+    """14,008 nodes: a dense float64 matrix of them takes 1.57 GB. The peak stays below a third of that, and grows by
+    less than 2 kB an edge."""
     few, many = (_peak_of_fit(n, name) for n in (20_000, 80_000))
     assert many < 0.33 * 8 * 14_008**2
     assert (many - few) / 60_000 < 2_000

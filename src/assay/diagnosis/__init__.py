@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     from assay.diagnosis.irt import IRT, MIRT
     from assay.diagnosis.models import MODELS, model_class
     from assay.diagnosis.neural import CDMFKC, IDCDF, KSCD, NCDM, HierCDF, KaNCD
+    from assay.diagnosis.page import write_report
     from assay.diagnosis.protocol import compare, learning_curve_diagnosis, paired_bootstrap, search
     from assay.diagnosis.readers import from_frame, from_matrix, read_table
-    from assay.diagnosis.report import Diagnosis, diagnose, write_report
+    from assay.diagnosis.report import Diagnosis, diagnose
     from assay.diagnosis.simulate import simulate_platform
 
 # What needs pandas or torch is imported when it is used.
@@ -81,7 +82,8 @@ _LAZY = {
     **dict.fromkeys(("compare", "learning_curve_diagnosis", "paired_bootstrap", "search"), "protocol"),
     "READERS": "formats",
     **dict.fromkeys(("from_frame", "from_matrix", "read_table"), "readers"),
-    **dict.fromkeys(("Diagnosis", "diagnose", "write_report"), "report"),
+    **dict.fromkeys(("Diagnosis", "diagnose"), "report"),
+    "write_report": "page",
     "simulate_platform": "simulate",
 }
 

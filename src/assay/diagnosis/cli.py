@@ -153,7 +153,12 @@ def diagnose(
     model: ModelName = "auto",
     threshold: Annotated[float, typer.Option(help="Chance of a right answer that passes a skill.")] = 0.65,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Diagnosis of a class",
-    draws: Annotated[int, typer.Option(min=2)] = 50,
+    draws: Annotated[int, typer.Option(min=2, help="Draws of each student's state.")] = 100,
+    refits: Annotated[
+        int | None,
+        typer.Option(min=0, help="Refits on resampled students, so that bars count the items' uncertainty; 0: none."),
+    ] = None,
+    students: Annotated[int, typer.Option(min=1, help="Students that get a part of the page.")] = 400,
     seed: Seed = 0,
     student: Student = "user",
     item: Item = "question",
@@ -164,13 +169,13 @@ def diagnose(
 ) -> None:
     """A page for the class and for each student: which skills, how sure, what to practise next."""
     from assay.diagnosis.estimator import DiagnosisModel
+    from assay.diagnosis.page import write_report
     from assay.diagnosis.report import diagnose as run
-    from assay.diagnosis.report import write_report
 
     data = _open(source, q, (student, item, correct, skills, sep, on_duplicate))
     made = DiagnosisModel.load(fitted) if fitted is not None else _model(model, data, seed).fit(data)
-    found = run(made, data, threshold=threshold, draws=draws, seed=seed)
-    typer.echo(f"wrote {write_report(found, output, title=title).resolve()}")
+    found = run(made, data, threshold=threshold, draws=draws, refits=refits, seed=seed)
+    typer.echo(f"wrote {write_report(found, output, title=title, students=students).resolve()}")
     if table is not None:
         found.frame().to_csv(table, index=False)
         typer.echo(f"wrote {table.resolve()}")

@@ -1,22 +1,25 @@
-"""What a teacher reads: which skills, how sure, what to practise next; a page for a class with a part for each student.
+"""What a teacher reads: which skills, how sure, what to practise next; `assay.diagnosis.page` writes it as HTML.
 
 Mastery in a report is calibrated: the probability of a right answer on a typical item of the skill, the same meaning
 for every model. How sure it is comes from draws of each student's state: "can" and "not yet" are said where at least
 four fifths of the draws lie on that side of the pass threshold, "unsure" otherwise.
+
+A posterior of the students with the items fixed is too narrow where few students were fitted: items are estimates too.
+`diagnose` therefore refits the model on resampled students (a bootstrap of the training) and spreads its draws over the
+refits, each of which scores the students anew [our design].
 """
 
 from __future__ import annotations
 
-import html
+import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from assay.diagnosis.errors import DiagnosisError
+from assay.diagnosis.errors import DiagnosisError, NotConverged
 from assay.diagnosis.estimator import DiagnosisModel, skill_weights
 from assay.diagnosis.hierarchy import Hierarchy
 from assay.diagnosis.responses import ResponseData
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SURE = 0.8
+REFITS = 20
+MANY_STUDENTS = 2000
 STATES = ("can", "unsure", "not yet")
 
 
@@ -44,6 +49,8 @@ class Diagnosis:
         For each student: skills to practise next, with the unanswered (or wrong) items that would tell most.
     threshold : float
     model : str
+    refits : int
+        Refits on resampled students that the uncertainty of the items comes from; 0: items were taken as known.
     """
 
     mastery: NDArray[np.float32]
@@ -56,6 +63,15 @@ class Diagnosis:
     model: str
     data: ResponseData
     predicted: NDArray[np.float32] = field(repr=False)
+    refits: int = 0
+
+    def interval(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Ends of a central interval of 90 per cent, ``float32[S, K]`` each: normal on the logit scale, so that it
+        stays in [0, 1]."""
+        p = np.clip(self.mastery.astype(np.float64), 1e-4, 1 - 1e-4)
+        z, spread = np.log(p / (1 - p)), 1.645 * self.sd / (p * (1 - p))
+        low, high = (1 / (1 + np.exp(-(z + side * spread))) for side in (-1, 1))
+        return low.astype(np.float32), high.astype(np.float32)
 
     def state(self) -> NDArray[np.int64]:
         """``int64[S, K]``: 0 can, 1 unsure, 2 not yet."""
@@ -73,6 +89,8 @@ class Diagnosis:
                 "skill": list(self.data.kc_names) * s,
                 "mastery": self.mastery.ravel(),
                 "sd": self.sd.ravel(),
+                "low": self.interval()[0].ravel(),
+                "high": self.interval()[1].ravel(),
                 "probability_of_passing": self.passing.ravel(),
                 "state": [STATES[v] for v in state.ravel()],
                 "answers": self.answers.ravel(),
@@ -86,7 +104,9 @@ def diagnose(
     data: ResponseData,
     *,
     threshold: float = 0.65,
-    draws: int = 50,
+    draws: int = 100,
+    refits: int | None = None,
+    training: ResponseData | None = None,
     n_skills: int = 2,
     n_items: int = 3,
     seed: int = 0,
@@ -106,13 +126,19 @@ def diagnose(
         Calibrated mastery that passes.
     draws : int
         Draws of each student's state.
+    refits : int, optional
+        Refits on resampled students, for the uncertainty of the items; 0 takes the items as known. Default: 20, but 0
+        where the training answers are not at hand, for models that are trained in epochs (a refit costs a training;
+        ask for it), and for more than 2,000 students (items are then estimated so well that it changes nothing).
+    training : ResponseData, optional
+        Answers that the model was fitted on; default: ``data``, if they are.
     n_skills, n_items : int
         How much to suggest.
 
     Raises
     ------
     DiagnosisError
-        If the threshold is no probability.
+        If the threshold is no probability, or refits are asked for and the training answers are not at hand.
 
     Examples
     --------
@@ -127,16 +153,32 @@ def diagnose(
         raise DiagnosisError(f"threshold={threshold} is no probability between 0 and 1")
     if draws < 2:
         raise DiagnosisError(f"draws={draws} must be at least 2")
-    scored = model.with_students(data)
+    if refits is not None and refits < 0:
+        raise DiagnosisError(f"refits={refits} must not be negative")
     rng = np.random.default_rng(seed)
+    source = _training(model, data, training, refits)
+    if refits is None:
+        epochs = "epochs" in model._parameter_names()
+        refits = 0 if source is None or epochs or source.n_students > MANY_STUDENTS else REFITS
     n, k = data.n_students, data.n_kcs
-    weights = skill_weights(scored.q_)
+    weights = skill_weights(model.q_)
     total = np.zeros((n, k))
     square, passing = np.zeros_like(total), np.zeros_like(total)
     mean_p = np.zeros((n, data.n_items), dtype=np.float32)
     entropy = np.zeros_like(mean_p)
-    kept = scored.states_
-    for _ in range(draws):
+    changes = {"checkpoint": None} if "checkpoint" in model._parameter_names() else {}
+    scored, kept = model, model.states_
+    each = -(-draws // max(1, refits))
+    for number in range(draws):
+        if number % each == 0:
+            fitted = model
+            if refits:
+                assert source is not None
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", NotConverged)
+                    fitted = model.clone(**changes).fit(resampled(source, rng))
+            scored = fitted.with_students(data)
+            kept = scored.states_
         scored.states_ = kept
         scored.states_ = scored.sample_states(rng)
         p = np.clip(scored.predict_matrix(), 1e-6, 1 - 1e-6)
@@ -146,7 +188,6 @@ def diagnose(
         passing += value >= threshold
         mean_p += p / draws
         entropy += _entropy(p) / draws
-    scored.states_ = kept
     mean = total / draws
     sd = np.sqrt(np.maximum(square / draws - mean**2, 0))
     rows, skill = data.per_skill()
@@ -164,10 +205,46 @@ def diagnose(
         repr(model),
         data,
         mean_p,
+        refits,
     )
     information = _entropy(np.clip(mean_p, 1e-6, 1 - 1e-6)) - entropy
     diagnosis.practise.extend(_practise(diagnosis, information, n_skills, n_items))
     return diagnosis
+
+
+def resampled(data: ResponseData, rng: np.random.Generator) -> ResponseData:
+    """As many students, drawn with replacement, each with all of the answers.
+
+    >>> from assay.diagnosis import load
+    >>> len(resampled(load("lsat7"), np.random.default_rng(0)))
+    5000
+    """
+    order = np.argsort(data.student, kind="stable")
+    counts = np.bincount(data.student, minlength=data.n_students)
+    start = np.cumsum(counts) - counts
+    chosen = rng.integers(0, data.n_students, data.n_students)
+    n = counts[chosen]
+    within = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+    fresh = data.take(order[np.repeat(start[chosen], n) + within])
+    fresh.__dict__["student"] = np.repeat(np.arange(data.n_students, dtype=np.int32), n)
+    fresh.__dict__["student_ids"] = tuple(range(data.n_students))
+    return fresh
+
+
+def _training(
+    model: DiagnosisModel, data: ResponseData, training: ResponseData | None, refits: int | None
+) -> ResponseData | None:
+    """Answers that the model was fitted on, or None where they are not at hand and nobody asks for them."""
+    source = data if training is None else training
+    same = source.q.shape == model.q_.shape and np.array_equal(np.sort(source.cells()), np.sort(model.rows_seen_))
+    if same:
+        return source
+    if training is not None or refits:
+        raise DiagnosisError(
+            f"the model was fitted on {len(model.rows_seen_):,} answers and these {len(source):,} are others; give "
+            "training=... the answers that it was fitted on, or refits=0"
+        )
+    return None
 
 
 def _entropy(p: NDArray[Any]) -> NDArray[Any]:
@@ -195,177 +272,3 @@ def _practise(
             plan.append((k, items[np.argsort(-information[i, items], kind="stable")][:n_items].tolist()))
         found.append(plan)
     return found
-
-
-# -- the page ----------------------------------------------------------------------------------------------------------
-
-_STYLE = """
-:root{--can:#2a7f62;--unsure:#b98a00;--not:#b5403a;--ink:#1d2733;--soft:#5c6b7a;--line:#dde3e9;--back:#f6f8fa}
-*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);margin:0;background:var(--back)}
-main{max-width:1080px;margin:0 auto;padding:28px 20px 80px}h1{font-size:26px;margin:0 0 4px}h2{font-
-size:19px;margin:36px 0 10px}
-h3{font-size:16px;margin:0}p{margin:6px 0}.soft{color:var(--soft)}.panel{background:#fff;border:1px solid
-var(--line);border-radius:10px;padding:16px 18px;margin:12px 0}
-table{border-collapse:collapse;width:100%}th,td{padding:5px 8px;text-align:left;font-variant-numeric:tabular-nums}
-th{font-weight:600;color:var(--soft);font-size:13px;border-bottom:1px solid var(--line);vertical-
-align:bottom}.grid{overflow-x:auto}
-.grid td{text-align:center;border:2px solid #fff;min-width:52px;font-size:13px}.grid td.name{text-align:left;white-
-space:nowrap;background:#fff}
-.grid td a{color:inherit;text-decoration:none}.grid th{max-width:120px;font-size:12px;text-align:center}.grid
-th.name{text-align:left}
-.tag{display:inline-block;border-radius:20px;padding:1px 10px;font-size:13px;color:#fff;white-space:nowrap}
-.can{background:var(--can)}.unsure{background:var(--unsure)}.not{background:var(--not)}
-.bar{position:relative;height:16px;background:#e9edf1;border-radius:8px;min-width:220px}
-.bar i{position:absolute;top:4px;height:8px;border-radius:4px;opacity:.45}.bar
-b{position:absolute;top:1px;width:4px;height:14px;border-radius:2px}
-.bar u{position:absolute;top:-3px;width:1px;height:22px;background:#444}.student{scroll-margin-top:12px;break-
-inside:avoid}
-.student header{display:flex;justify-content:space-between;gap:12px;align-items:baseline}ul{margin:6px 0;padding-
-left:20px}
-.stack{display:flex;height:16px;border-radius:8px;overflow:hidden;min-width:220px}.stack div{height:100%}
-@media print{body{background:#fff}.panel{border:0;padding:6px 0}a{color:inherit}}
-"""
-_CLASS = ("can", "unsure", "not")
-_COLOUR = ("#2a7f62", "#b98a00", "#b5403a")
-
-
-def write_report(
-    diagnosis: Diagnosis, path: str | Path, *, title: str = "Diagnosis of a class", students: int = 400
-) -> Path:
-    """Write one HTML page that opens without a network: the class, then a part for each student.
-
-    Parameters
-    ----------
-    diagnosis : Diagnosis
-    path : path
-    title : str
-    students : int
-        Students that get a part (and a row in the class's table), in the order of the data.
-
-    Returns
-    -------
-    Path
-    """
-    data = diagnosis.data
-    shown = min(students, data.n_students)
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
-        "content='width=device-width'>",
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body><main>",
-        f"<h1>{_text(title)}</h1><p class='soft'>{data.n_students:,} students, {data.n_items:,} items, "
-        f"{data.n_kcs} skills, "
-        f"{len(data):,} answers ({data.correct.mean():.0%} right). Model: {_text(diagnosis.model)}.</p>",
-        _how_to_read(diagnosis),
-        _class_part(diagnosis),
-        _grid(diagnosis, shown),
-        f"<h2>Students</h2>{''.join(_student(diagnosis, i) for i in range(shown))}",
-    ]
-    if shown < data.n_students:
-        parts.append(f"<p class='soft'>{data.n_students - shown:,} more students are in the table of results.</p>")
-    parts.append("</main></body></html>")
-    out = Path(path)
-    part = out.with_name(f".{out.name}.part")
-    part.write_text("".join(parts), encoding="utf-8")
-    part.replace(out)
-    return out
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
-
-
-def _how_to_read(d: Diagnosis) -> str:
-    return (
-        "<div class='panel'><b>How to read this.</b> A number is the chance of a right answer on a typical "
-        "exercise of the skill. "
-        f"A skill counts as passed from {d.threshold:.0%}. "
-        "<span class='tag can'>can</span> and <span class='tag not'>not yet</span> are said when that is at "
-        f"least {SURE:.0%} sure; "
-        "<span class='tag unsure'>unsure</span> means: ask more questions. Few answers make wide bars; bars take "
-        "the items' "
-        "parameters as known.</div>"
-    )
-
-
-def _class_part(d: Diagnosis) -> str:
-    state = d.state()
-    n_items = d.data.dense_q().sum(0)
-    order = np.argsort(d.mastery.mean(0))
-    rows = []
-    for k in order:
-        share = [float((state[:, k] == v).mean()) for v in range(3)]
-        stack = "".join(
-            f"<div style='width:{s:.1%};background:{c}' title='{STATES[v]}: {s:.0%}'></div>"
-            for v, (s, c) in enumerate(zip(share, _COLOUR))
-        )
-        needs = np.flatnonzero(state[:, k] == 2)
-        rows.append(
-            f"<tr><td class='name'>{_text(d.data.kc_names[k])}</td><td>{d.mastery[:, k].mean():.0%}</td><td><div "
-            f"class='stack'>{stack}</div></td>"
-            f"<td>{share[0]:.0%}</td><td>{share[1]:.0%}</td><td>{share[2]:.0%} ({len(needs)})</td><td>{n_items[k]}</td>"
-            f"<td>{np.median(d.answers[:, k]):.0f}</td></tr>"
-        )
-    return (
-        "<h2>The class, weakest skill first</h2><div class='panel grid'><table><tr><th "
-        "class='name'>skill</th><th>mean</th><th></th><th>can</th>"
-        "<th>unsure</th><th>not yet (students)</th><th>items</th><th>answers a "
-        f"student</th></tr>{''.join(rows)}</table></div>"
-    )
-
-
-def _grid(d: Diagnosis, shown: int) -> str:
-    state = d.state()
-    head = "".join(f"<th>{_text(name)}</th>" for name in d.data.kc_names)
-    body = []
-    for i in np.argsort(d.mastery[:shown].mean(1), kind="stable"):
-        cells = "".join(
-            f"<td style='background:{_shade(float(d.mastery[i, k]), d.threshold)}' title='{STATES[state[i, k]]}, "
-            f"{d.right[i, k]} of {d.answers[i, k]} right'>{d.mastery[i, k]:.0%}{'?' if state[i, k] == 1 else ''}</td>"
-            for k in range(d.data.n_kcs)
-        )
-        body.append(f"<tr><td class='name'><a href='#s{i}'>{_text(d.data.student_ids[i])}</a></td>{cells}</tr>")
-    return (
-        "<h2>Who needs what</h2><div class='panel grid'><p class='soft'>Weakest students first; ? is unsure.</p>"
-        f"<table><tr><th class='name'>student</th>{head}</tr>{''.join(body)}</table></div>"
-    )
-
-
-def _shade(p: float, threshold: float) -> str:
-    """Red below the threshold, green above, paler near it."""
-    distance = min(1.0, abs(p - threshold) / 0.35)
-    base = (42, 127, 98) if p >= threshold else (181, 64, 58)
-    return "#" + "".join(f"{round(255 - (255 - c) * 0.6 * distance):02x}" for c in base)
-
-
-def _student(d: Diagnosis, i: int) -> str:
-    state = d.state()[i]
-    n, right = int((d.data.student == i).sum()), int(d.data.correct[d.data.student == i].sum())
-    rows = []
-    for k in np.argsort(d.mastery[i]):
-        low, high = np.clip([d.mastery[i, k] - 1.64 * d.sd[i, k], d.mastery[i, k] + 1.64 * d.sd[i, k]], 0, 1)
-        colour = _COLOUR[state[k]]
-        bar = (
-            f"<div class='bar'><i style='left:{low:.1%};width:{max(high - low, 0.01):.1%};background:{colour}'></i>"
-            f"<b style='left:calc({d.mastery[i, k]:.1%} - 2px);background:{colour}'></b><u "
-            f"style='left:{d.threshold:.1%}'></u></div>"
-        )
-        rows.append(
-            f"<tr><td>{_text(d.data.kc_names[k])}</td><td><span class='tag "
-            f"{_CLASS[state[k]]}'>{STATES[state[k]]}</span></td>"
-            f"<td>{d.mastery[i, k]:.0%}</td><td>{bar}</td><td class='soft'>{low:.0%} to {high:.0%}</td>"
-            f"<td class='soft'>{d.right[i, k]} of {d.answers[i, k]} right</td></tr>"
-        )
-    steps = []
-    for k, items in d.practise[i]:
-        names = ", ".join(_item(d.data, j) for j in items) or "all its items are solved; bring new ones"
-        steps.append(f"<li><b>{_text(d.data.kc_names[k])}</b>: {names}</li>")
-    plan = f"<p><b>Practise next</b></p><ul>{''.join(steps)}</ul>" if steps else "<p><b>All skills are passed.</b></p>"
-    return (
-        f"<section class='panel student' id='s{i}'><header><h3>{_text(d.data.student_ids[i])}</h3><span "
-        f"class='soft'>{right} of {n} answers right</span>"
-        f"</header><table>{''.join(rows)}</table>{plan}</section>"
-    )
-
-
-def _item(data: ResponseData, j: int) -> str:
-    return _text(data.titles[j] if data.titles else data.item_ids[j])
