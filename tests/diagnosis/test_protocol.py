@@ -198,7 +198,7 @@ def test_names_are_escaped_wherever_they_stand(made, tmp_path):
 
 
 def test_bars_count_the_uncertainty_of_the_items():
-    """Truth: the real chance on a typical item. Bars of nine in ten hold it far too rarely if items are taken as known."""
+    """Truth: the real chance on a typical item. Bars of nine in ten miss it far too often if items count as known."""
     held = {0: [], 20: []}
     for seed in range(3):
         made = simulate_platform(100, 24, 3, density=0.9, slip=(0.05, 0.2), guess=(0.05, 0.3), seed=seed)
