@@ -1,0 +1,4 @@
+"""x"""
+from assay.formulas.grammar import CellRef, Formula, parse, parse_address
+from assay.formulas.tasks import Task, build_tasks
+from assay.formulas.workbook import Workbook

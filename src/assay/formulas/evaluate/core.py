@@ -142,6 +142,8 @@ def text_to_number(text: str, date1904: bool = False) -> float | None:
     [1234.5, 0.05, 3.0, 45352.0, 0.75, None]
     """
     text = text.strip()
+    if not text:
+        return None
     negative = text[:1] == "(" and text[-1:] == ")"
     if negative:
         text = text[1:-1]
@@ -442,7 +444,7 @@ class Function:
         ``(context, *arguments)``.
     kinds : str
         A letter an argument: ``s`` one value (lifted over arrays), ``r`` as it comes (areas stay areas), ``a`` as it
-        comes and computed in array mode, ``l`` not evaluated (the node itself). A star at the end repeats the last.
+        comes and computed in array mode, ``e`` as ``r`` with errors as values, ``l`` not evaluated (the node itself). A star at the end repeats the last.
     least, most : int
     """
 

@@ -384,7 +384,12 @@ class Evaluator:
             if isinstance(arg, Missing):
                 values.append(ABSENT)
                 continue
-            if kind == "s":
+            if kind == "e":
+                try:
+                    values.append(self.node(arg, ctx))
+                except Fault as fault:
+                    values.append(fault.error)
+            elif kind == "s":
                 found = self.lifted(arg, ctx)
                 lifting = lifting or isinstance(found, list)
                 if isinstance(found, ErrorValue):

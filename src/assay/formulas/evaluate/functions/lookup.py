@@ -85,30 +85,40 @@ def _match(ctx: Context, key: Value, where: Argument, kind: Value = 1.0) -> floa
     return float(position(key, _line(where), (which > 0) - (which < 0)) + 1)
 
 
-def _by_line(key: Value, table: Argument, index: Value, near: Value, across: bool) -> Value:
-    grid = grid_of(table)
-    if across:
-        grid = [list(column) for column in zip(*grid, strict=True)]
+def _by_line(ctx: Context, key: Value, table: Argument, index: Value, near: Value, across: bool) -> Value:
     place = to_int(index)
     if place < 1:
         fail(VALUE)
-    width = (table.height if across else table.width) if isinstance(table, Area) else len(grid[0])
-    if place > width:
-        fail(REF)
     close = True if near is None else (False if near is ABSENT else to_bool(near))
-    row = grid[position(key, [r[0] for r in grid], 1 if close else 0)]
-    value = row[place - 1] if place <= len(row) else None
-    return value
+    if not isinstance(table, Area):
+        grid = grid_of(table)
+        if across:
+            grid = [list(column) for column in zip(*grid, strict=True)]
+        if place > len(grid[0]):
+            fail(REF)
+        return grid[position(key, [r[0] for r in grid], 1 if close else 0)][place - 1]
+    if len(table.sheets) > 1:
+        fail(VALUE)
+    if place > (table.height if across else table.width):
+        fail(REF)
+    # Only the line that is searched is read, then the one cell.
+    row1, col1, row2, col2 = table.clipped()
+    keys = Area(table.sheets, row1, col1, row1 if across else row2, col2 if across else col1, table.source)
+    found = position(key, list(keys.values()), 1 if close else 0)
+    sheet = table.sheets[0]
+    if across:
+        return ctx.run.value(sheet, row1 + place - 1, col1 + found)
+    return ctx.run.value(sheet, row1 + found, col1 + place - 1)
 
 
 @function("VLOOKUP", "srss", 3)
 def _vlookup(ctx: Context, key: Value, table: Argument, index: Value, near: Value = None) -> Value:
-    return _by_line(key, table, index, near, False)
+    return _by_line(ctx, key, table, index, near, False)
 
 
 @function("HLOOKUP", "srss", 3)
 def _hlookup(ctx: Context, key: Value, table: Argument, index: Value, near: Value = None) -> Value:
-    return _by_line(key, table, index, near, True)
+    return _by_line(ctx, key, table, index, near, True)
 
 
 @function("LOOKUP", "saa", 2)

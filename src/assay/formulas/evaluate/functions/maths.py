@@ -13,6 +13,7 @@ from assay.formulas.evaluate.core import (
     DIV0,
     NUM,
     VALUE,
+    Area,
     Argument,
     Context,
     ErrorValue,
@@ -109,6 +110,8 @@ def _pairs(a: Argument, b: Argument) -> list[tuple[float, float]]:
                 raise Fault(value)
         if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (p, q)):
             found.append((p, q))
+    if not found:
+        fail(DIV0)
     return found  # type: ignore[return-value]
 
 
@@ -337,8 +340,6 @@ def _one(argument: Argument) -> Value:
 
 def sums_over(ctx: Context, target: Argument, chosen: Argument) -> Argument:
     """The range that is summed: as large as the range of the criterion."""
-    from assay.formulas.evaluate.core import Area
-
     if isinstance(target, Area) and isinstance(chosen, Area):
         row1, col1, row2, col2 = chosen.clipped()
         return Area(
@@ -349,8 +350,6 @@ def sums_over(ctx: Context, target: Argument, chosen: Argument) -> Argument:
 
 def full_grid(argument: Argument) -> Grid:
     """The grid of an area at its full size, however many of its cells are in use."""
-    from assay.formulas.evaluate.core import Area
-
     return argument.grid(full=True) if isinstance(argument, Area) else grid_of(argument)
 
 
@@ -379,16 +378,18 @@ def _sumifs(ctx: Context, target: Argument, *pairs: Argument) -> float:
     return _total(v for v, hit in zip(flat(grid_of(target)), selected(pairs), strict=False) if hit)
 
 
-@function("COUNTIF", "rs")
-def _countif(ctx: Context, where: Argument, what: Value) -> float:
+@function("COUNTIF", "re")
+def _countif(ctx: Context, where: Argument, what: Argument) -> Any:
+    if isinstance(what, (Area, list)):
+        if ctx.array:
+            return ctx.run.broadcast(lambda one: _countif(ctx, where, one), [what], errors=True)
+        what = ctx.run.scalar(what, ctx)
     count = sum(selected((where, what)))
     return float(count + _beyond(where, what))
 
 
 def _beyond(where: Argument, what: Value) -> int:
     """Blank cells past the last row in use that meet a criterion."""
-    from assay.formulas.evaluate.core import Area
-
     if not isinstance(where, Area) or not criterion(what)(None):
         return 0
     row1, col1, row2, col2 = where.clipped()
@@ -499,7 +500,7 @@ _SUBTOTALS = {1: "AVERAGE", 2: "COUNT", 3: "COUNTA", 4: "MAX", 5: "MIN", 6: "PRO
 
 @function("SUBTOTAL", "sr*", 2)
 def _subtotal(ctx: Context, which: Value, *args: Argument) -> Any:
-    from assay.formulas.evaluate.core import FUNCTIONS, Area
+    from assay.formulas.evaluate.core import FUNCTIONS
 
     name = _SUBTOTALS.get(to_int(which) % 100)
     if name is None or to_int(which) >= 112:

@@ -102,7 +102,7 @@ def _mina(ctx: Context, *args: Argument) -> float:
     return min(numbers_a(args), default=0.0)
 
 
-@function("COUNT", "r*", 1)
+@function("COUNT", "e*", 1)
 def _count(ctx: Context, *args: Argument) -> float:
     total = 0
     for arg in args:
@@ -115,7 +115,7 @@ def _count(ctx: Context, *args: Argument) -> float:
     return float(total)
 
 
-@function("COUNTA", "r*", 1)
+@function("COUNTA", "e*", 1)
 def _counta(ctx: Context, *args: Argument) -> float:
     return float(
         sum(sum(v is not None for v in flat(a)) if isinstance(a, (Area, list)) else 1 for a in args)
@@ -131,7 +131,7 @@ def _countblank(ctx: Context, a: Argument) -> float:
 
 
 def _ordered(a: Argument) -> list[float]:
-    return sorted(need(numbers((a if isinstance(a, (Area, list)) else [[a]],)), NUM))
+    return sorted(need(numbers((a,)), NUM))
 
 
 @function("LARGE", "as")
