@@ -144,34 +144,41 @@ def test_check_4_parsimony_of_first_taxa(public, name, k, trees, least, most, lo
     assert (mutations == least).sum() == minimal
 
 
+# The figures of the specification, and the least and largest total over 102 tie-breaks (random ones with seeds 0..99,
+# the first pair, the first pair with the taxa reversed).
 GREEDY = {
-    "DS1": (4404, 4427),
-    "DS2": (6903, 6903),
-    "DS3": (6918, 6918),
-    "DS4": (2617, 2617),
-    "DS5": (1622, 1630),
-    "DS6": (933, 938),
-    "DS7": (7430, 7430),
-    "DS8": (1598, 1600),
+    "DS1": ((4404, 4427), (4404, 4427)),
+    "DS2": ((6903, 6903), (6903, 6903)),
+    "DS3": ((6918, 6918), (6918, 6935)),
+    "DS4": ((2617, 2617), (2609, 2682)),
+    "DS5": ((1622, 1630), (1619, 1655)),
+    "DS6": ((933, 938), (926, 948)),
+    "DS7": ((7430, 7430), (7430, 7437)),
+    "DS8": ((1598, 1600), (1596, 1622)),
 }
 
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_check_4_greedy_trees(public, name):
-    """The range of the specification is that of its tie-breaks; random ones widen it (DS5: 1649 was seen), hence 2
-    %."""
+    """Cheapest merge first. The specification gives the totals of a few tie-breaks; ties are many, and other breaks
+    give other totals, so the figures asserted here are the range over 102 of them, which holds the specification's
+    figures on every set. Each merge is compared with the prices of all pairs, computed anew."""
     from assay.gflownets.data import load_alignment
     from assay.gflownets.phylogeny import greedy_parsimony, parsimony
 
     found = public(load_alignment, name)
-    low, high = GREEDY[name]
-    totals = []
+    stated, (low, high) = GREEDY[name]
+    assert low <= stated[0] <= stated[1] <= high
     for seed in range(3):
         total, merges = greedy_parsimony(found.sets, np.random.default_rng(seed))
         assert parsimony(found.sets, merges) == total
-        totals.append(total)
-    assert min(totals) >= low * 0.995
-    assert max(totals) <= high * 1.02
+        assert low <= total <= high
+    slot = {i: row.astype(int) for i, row in enumerate(found.sets)}
+    for i, j in merges[:8]:
+        prices = {(a, b): int(((slot[a] & slot[b]) == 0).sum()) for a in slot for b in slot if a < b}
+        assert prices[i, j] == min(prices.values())
+        common = slot[i] & slot[j]
+        slot[i] = np.where(common == 0, slot[i] | slot.pop(j), common)
 
 
 def test_check_5_number_of_dags():
@@ -314,59 +321,63 @@ def test_check_6_masks_by_brute_force():
     assert set(constrained.env.objects(constrained.terminal_states)) == legal
 
 
-@pytest.mark.parametrize("objective", ["tb", "db", "subtb", "vargrad", "fldb", "soft_dqn", "fm", "flsubtb"])
-@pytest.mark.parametrize("name", ["grid", "any_order"])
-def test_check_6_padding_never_changes_the_loss(name, objective):
+@pytest.mark.parametrize("name", ["grid", "any_order", "dag"])
+def test_check_6_padding_never_changes_the_loss(name):
+    """Arrays five steps longer than the environment's longest trajectory give the same losses."""
     env = ENVIRONMENTS[name]
-    trainer = Trainer(env, objective, "mlp", Config(backward="learned", net={"hidden": 16}))
-    state = trainer.init(0)
-    net = trainer.model(state).net
-    losses = []
-    for steps in (env.max_steps, env.max_steps + 5):
+    objectives = ["tb", "db", "subtb", "vargrad", "fldb", "soft_dqn", "fm", "flsubtb", *(["mdb"] * (name == "dag"))]
+    trainers = [Trainer(env, kind, "mlp", Config(backward="learned", net={"hidden": 16})) for kind in objectives]
+    states = [trainer.init(0) for trainer in trainers]
+    net = trainers[0].model(states[0]).net
 
-        @jax.jit
-        def loss(params, target, key, steps=steps):
-            return trainer.loss(params, target, env, forward(env, net, key, 8, steps=steps))
+    def losses(params, key, steps):
+        traj = forward(env, net, key, 8, steps=steps)
+        return [
+            trainer.loss(own, own if trainer.objective.target else None, env, traj)
+            for trainer, own in zip(trainers, params, strict=True)
+        ]
 
-        losses.append(float(loss(state.params, state.target, jax.random.key(3))))
-    assert losses[0] == pytest.approx(losses[1], rel=2e-6)
+    run = jax.jit(losses, static_argnums=2)
+    short, long = (run([s.params for s in states], jax.random.key(3), env.max_steps + more) for more in (0, 5))
+    np.testing.assert_allclose(np.asarray(long), np.asarray(short), rtol=2e-6)
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_check_7_exact_flow_has_no_loss_and_no_gradient(name):
     graph = graph_of(name)
     rng = np.random.default_rng(1)
-    objectives = ["tb", "vargrad", "db", "fldb", "soft_dqn", "fm", *(("subtb", lam) for lam in (0.5, 0.9, 1.0, 1.9))]
+    kinds = ["tb", "vargrad", "db", "fldb", "soft_dqn", "fm", *(("subtb", lam) for lam in (0.5, 0.9, 1.0, 1.9))]
     if graph.env.stop_action is not None and name in ("grid", "dag"):
-        objectives.append("mdb")
+        kinds.append("mdb")
+    objectives = [make_objective(k) if isinstance(k, str) else make_objective(k[0], lam=k[1]) for k in kinds]
     with jax.enable_x64(True):
-        tables = graph.tables()
-        uniform = -np.log(np.bincount(graph.parent, minlength=len(graph)))[graph.parent]
-        paths = graph.draw(uniform, 24, rng)
-        for item in objectives:
-            kind, options = (item, {}) if isinstance(item, str) else (item[0], {"lam": item[1]})
-            objective = make_objective(kind, **options)
+        tables = {name: jnp.asarray(value) for name, value in graph.tables().items()}
+        paths = graph.draw(graph.uniform(), 24, rng)
+        visited = np.zeros((graph.env.max_steps + 1, len(paths)), int)
+        for b, path in enumerate(paths):
+            visited[1 : len(path) + 1, b] = graph.child[path]
 
-            def loss(free, objective=objective):
-                e = graph.evaluate({**tables, **free}, paths)
+        def losses(score, ahead, back, log_z):
+            """Of all objectives; ``ahead`` holds log F~ for those that look forward, ``back`` log F."""
+            found = []
+            for objective in objectives:
+                flow = ahead if objective.forward_looking else back
+                e = graph.evaluate({**tables, "score": score, "log_flow": flow}, paths)
                 if objective.inflow:
-                    state = np.zeros(e.log_flow.shape, int)
-                    for b, path in enumerate(paths):
-                        state[1 : len(path) + 1, b] = graph.child[path]
-                    e = e._replace(log_flow=graph.inflow({**tables, **free}["score"])[state])
-                return objective(e, jnp.asarray(free["log_z"]))
+                    e = e._replace(log_flow=graph.inflow(score)[visited])
+                found.append(objective(e, log_z))
+            return jnp.stack(found)
 
-            start = {"score": jnp.asarray(tables["score"]), "log_z": jnp.asarray(graph.log_z)}
-            flow = tables["log_flow"] - (tables["potential"] if objective.forward_looking else 0.0)
-            start["log_flow"] = jnp.asarray(flow)
-            value, gradient = jax.jit(jax.value_and_grad(loss))(start)
-            assert abs(float(value)) < 1e-8, (kind, options)
-            worst = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient))
-            assert worst < 1e-6, (kind, options, worst)
-            # and it is not blind: a changed table has a loss
-            off = {**start, "score": start["score"] + 0.1 * rng.standard_normal(len(tables["score"]))}
-            if len(graph.parent) > graph.n_terminal and name != "table":
-                assert float(jax.jit(loss)(off)) > 1e-6, kind
+        both = jax.jit(lambda *free: (losses(*free), jax.jacrev(losses, range(4))(*free)))
+        flow = tables["log_flow"]
+        exact = (tables["score"], flow - tables["potential"], flow, jnp.asarray(graph.log_z))
+        value, gradient = both(*exact)
+        np.testing.assert_array_less(np.abs(np.asarray(value)), 1e-8, str(kinds))
+        for part in gradient:
+            np.testing.assert_array_less(np.abs(np.asarray(part)), 1e-6, str(kinds))
+        # and they are not blind: changed scores have a loss (on the table every state has one way to go but the first)
+        off = both(tables["score"] + 0.1 * rng.standard_normal(len(exact[0])), *exact[1:])[0]
+        assert (np.asarray(off) > 1e-6).all()
 
 
 def _random_evaluation(name: str, n: int = 12):
@@ -374,14 +385,13 @@ def _random_evaluation(name: str, n: int = 12):
     rng = np.random.default_rng(5)
     tables = graph.tables()
     noisy = {k: v + 0.3 * rng.standard_normal(len(v)) if k in ("score", "log_flow") else v for k, v in tables.items()}
-    uniform = -np.log(np.bincount(graph.parent, minlength=len(graph)))[graph.parent]
-    return graph, noisy, graph.draw(uniform, n, rng)
+    paths = graph.draw(graph.uniform(), n, rng)
+    return graph, noisy, paths, jax.jit(lambda tables: graph.evaluate(tables, paths))(noisy)
 
 
 def test_check_8_subtb_on_full_length_pairs_is_tb():
     with jax.enable_x64(True):
-        graph, tables, paths = _random_evaluation("grid")
-        e = graph.evaluate(tables, paths)
+        _, tables, _, e = _random_evaluation("grid")
         # lambda -> infinity leaves only the longest pair, whose source flow is log Z
         sub = float(make_objective("subtb", lam=1e12)(e, jnp.zeros(())))
         tb = float(make_objective("tb")(e, jnp.asarray(tables["log_flow"][0])))
@@ -390,14 +400,14 @@ def test_check_8_subtb_on_full_length_pairs_is_tb():
 
 def test_check_8_subtb_against_the_double_loop():
     with jax.enable_x64(True):
-        graph, tables, paths = _random_evaluation("insert_variable")
-        e = graph.evaluate(tables, paths)
+        _, _, paths, e = _random_evaluation("insert_variable")
+        flow, pf, pb = np.asarray(e.log_flow), np.asarray(e.log_pf), np.asarray(e.log_pb)
         total = 0.0
         for b, path in enumerate(paths):
             n, num, den = len(path), 0.0, 0.0
             for i in range(n):
                 for j in range(i + 1, n + 1):
-                    r = e.log_flow[i, b] + e.log_pf[i:j, b].sum() - e.log_flow[j, b] - e.log_pb[i:j, b].sum()
+                    r = flow[i, b] + pf[i:j, b].sum() - flow[j, b] - pb[i:j, b].sum()
                     num, den = num + 0.9 ** (j - i) * float(r) ** 2, den + 0.9 ** (j - i)
             total += num / den / len(paths)
         assert float(make_objective("subtb", lam=0.9)(e, jnp.zeros(()))) == pytest.approx(total, rel=1e-10)
@@ -405,8 +415,7 @@ def test_check_8_subtb_against_the_double_loop():
 
 def test_check_8_vargrad_gradient_is_that_of_tb_at_the_batch_mean():
     with jax.enable_x64(True):
-        graph, tables, paths = _random_evaluation("any_order")
-        e = graph.evaluate(tables, paths)
+        graph, tables, paths, e = _random_evaluation("any_order")
         z = (e.log_r + e.log_pb.sum(0) - e.log_pf.sum(0)).mean()
 
         def gradient(kind):
@@ -419,8 +428,7 @@ def test_check_8_vargrad_gradient_is_that_of_tb_at_the_batch_mean():
 
 def test_check_8_fldb_with_all_energy_at_the_end_is_db():
     with jax.enable_x64(True):
-        graph, tables, paths = _random_evaluation("set")  # its potential is 0 until the end
-        e = graph.evaluate(tables, paths)
+        *_, e = _random_evaluation("set")  # its potential is 0 until the end
         assert float(make_objective("fldb", regression="squared")(e, jnp.zeros(()))) == pytest.approx(
             float(make_objective("db")(e, jnp.zeros(()))), rel=1e-12
         )
@@ -429,17 +437,18 @@ def test_check_8_fldb_with_all_energy_at_the_end_is_db():
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_check_9_bounds_and_divergences(name):
     graph = graph_of(name)
-    trainer = Trainer(ENVIRONMENTS[name], "tb", "pairs" if name == "phylo" else "mlp", Config(backward="uniform"))
+    kind, options = ("pairs", {"dim": 16, "layers": 1}) if name == "phylo" else ("mlp", {"hidden": 64})
+    trainer = Trainer(ENVIRONMENTS[name], "tb", kind, Config(backward="uniform", net=options))
     net = trainer.model(trainer.init(1)).net
     log_pf, log_pb = graph.log_pf(net), graph.log_pb()
     terminal = np.exp(graph.log_terminal(log_pf))
     assert terminal.sum() == pytest.approx(1.0, abs=1e-6)
     lower, upper = graph.elbo(log_pf, log_pb), graph.eubo(log_pf, log_pb)
     assert lower <= graph.log_z + 1e-9 <= upper + 2e-9
-    # trajectory divergences are never below the terminal ones (scores are float32; on trees the two are equal)
+    # trajectory divergences are never below the terminal ones (on trees the two are equal)
     target = graph.target
-    assert graph.log_z - lower >= metrics.kl(terminal, target).value - 1e-5
-    assert upper - graph.log_z >= metrics.kl(target, terminal).value - 1e-5
+    assert graph.log_z - lower >= metrics.kl(terminal, target).value - 1e-7
+    assert upper - graph.log_z >= metrics.kl(target, terminal).value - 1e-7
     # sampled bounds agree with the exact ones
     rng = np.random.default_rng(0)
     paths = graph.draw(log_pf, 800, rng)

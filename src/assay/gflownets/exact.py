@@ -437,7 +437,7 @@ def _is_float(x: Any) -> bool:
 def _padded(tree: Any, size: int | None = None) -> Any:
     """Rows repeated up to a power of two (or ``size``), so that few shapes are compiled."""
     n = len(jax.tree.leaves(tree)[0])
-    to = size if size is not None else max(16, 1 << (n - 1).bit_length())
+    to = size if size is not None else max(256, 1 << (n - 1).bit_length())
     if to <= n:
         return tree
     rows = np.minimum(np.arange(to), n - 1)

@@ -316,7 +316,7 @@ def row_sizes(env: Environment, batch: int, steps: int | None = None, terminal: 
     full = (T + terminal) * batch
     if env.stop_action is None:
         return (full,)
-    sizes = {full, *(max(batch, -(-full // f)) for f in (2, 4, 8, 16))}
+    sizes = {full, *(max(batch, -(-full // f)) for f in (2, 4, 8))}
     return tuple(sorted(sizes))
 
 

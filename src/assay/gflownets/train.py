@@ -186,8 +186,10 @@ class Trainer:
             config.condition.check()
         if prior is not None:
             self.prior_arrays, self.prior_static = eqx.partition(prior, eqx.is_array)
-        _, self.static = eqx.partition(self._model(jax.random.key(0)), eqx.is_inexact_array)
-        self.optimizer = self._optimizer()
+        # Shapes are all that is needed here; a network of the user's own is taken as it is.
+        make = eqx.filter_eval_shape if isinstance(net, str) else (lambda f, key: f(key))
+        shapes, self.static = eqx.partition(make(self._model, jax.random.key(0)), _is_parameter)
+        self.optimizer = self._optimizer(shapes)
         self._run = jax.jit(self._chunk, donate_argnums=0)
         self._run_seeds = jax.jit(jax.vmap(self._chunk, in_axes=(0, None, None)), donate_argnums=0)
         tau, every = {"MDB": (1.0, 1000), "FLDB": (0.005, 1), "SoftDQN": (0.25, 1)}.get(
@@ -222,9 +224,8 @@ class Trainer:
         head = (Layer(size, 64, b), Layer(64, 1, c)) if size else None
         return Model(net, jnp.asarray(self.config.log_z, jnp.result_type(float)), head)
 
-    def _optimizer(self) -> Any:
+    def _optimizer(self, params: Any) -> Any:
         config = self.config
-        params = eqx.filter(self._model(jax.random.key(0)), eqx.is_inexact_array)
         labels = jax.tree.map(lambda _: "net", params)
         labels = eqx.tree_at(lambda m: m.log_z, labels, "log_z")
         if params.log_z_head is not None:
@@ -452,6 +453,10 @@ class Trainer:
 
 def _joined(parts: list[Log]) -> Log:
     return Log(*(np.concatenate(values, axis=-1) for values in zip(*parts, strict=True)))  # type: ignore[arg-type]
+
+
+def _is_parameter(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 _PRIOR_NEEDS = Objective.needs._replace(log_pb=False)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+
+def uniform(key: Array, shape: tuple[int, ...], bound: float) -> Float[Array, ...]:
+    """Uniform numbers in +-bound.
+
+    They are drawn for the next power of two: a process then compiles a few generators, not one for each layer size.
+    """
+    n = math.prod(shape)
+    u = jax.random.uniform(key, (max(64, 1 << (n - 1).bit_length()),))
+    if not isinstance(u, jax.core.Tracer):
+        u = np.asarray(u)
+    return jnp.asarray(((2 * u[:n] - 1) * u.dtype.type(bound)).reshape(shape))
 
 
 class Linear(eqx.Module):
@@ -17,8 +32,8 @@ class Linear(eqx.Module):
     def __init__(self, inputs: int, outputs: int, key: Array, scale: float = 1.0) -> None:
         bound = scale / max(inputs, 1) ** 0.5
         a, b = jax.random.split(key)
-        self.weight = jax.random.uniform(a, (inputs, outputs), minval=-bound, maxval=bound)
-        self.bias = jax.random.uniform(b, (outputs,), minval=-bound, maxval=bound)
+        self.weight = uniform(a, (inputs, outputs), bound)
+        self.bias = uniform(b, (outputs,), bound)
 
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         return x @ self.weight + self.bias
