@@ -17,16 +17,19 @@ from assay.uncertainty import (
     CredalWrapper,
     Ensemble,
     ForestEnsemble,
+    GaussianSample,
     Hull,
     Intervals,
     LevelSet,
     OnlineEnsemble,
     RiverForest,
     Sample,
+    TargetShape,
     TVBall,
     UncertaintyError,
     active_learning,
     audit,
+    compare_all,
     first_order,
     first_order_conformal,
     load,
@@ -34,6 +37,7 @@ from assay.uncertainty import (
     prequential,
     quantify,
     read_predictions,
+    regression_quality,
     selective_prediction,
 )
 from assay.uncertainty import metrics as m
@@ -63,9 +67,84 @@ def test_selective_prediction_and_paired_tests():
     assert (same.difference, same.p) == (0, 1)
     with pytest.raises(UncertaintyError, match="compared"):
         good.compare(random, "ece")
+    with pytest.raises(TargetShape, match="same rows"):
+        good.compare(selective_prediction(np.arange(9.0), np.arange(9) % 2, resamples=0), "aurc")
     missing = selective_prediction([0.1, 0.2, 0.3], [0.0, np.nan, 1.0], resamples=0)
     assert (missing.n, missing.dropped) == (2, 1)
     assert good.to_frame().loc["aurc", "low"] == low
+
+
+def test_every_score_of_every_protocol_has_an_interval_and_a_paired_test():
+    """Between a good and a bad method the interval and the p-value agree with what is known about them."""
+    rep, y = forest_on_digits()
+    rep, y = Sample(rep.probs[:400]), y[:400]
+    flat = Sample(0.3 * rep.probs + 0.07)
+    wrong = rep.predict() != y
+    unsure = quantify(rep).total
+    shuffled = np.random.default_rng(0).permutation(unsure)
+    pairs = {
+        "selective": (selective_prediction(unsure, wrong, resamples=30), selective_prediction(shuffled, wrong, resamples=0)),
+        "detection": (
+            ood_detection(unsure[~wrong], unsure[wrong], resamples=30),
+            ood_detection(shuffled[~wrong], shuffled[wrong], resamples=0),
+        ),
+        "first-order": tuple(first_order(r, rep.mean(), resamples=30) for r in (rep, flat)),
+        "conformal": tuple(
+            first_order_conformal(p, rep.mean(), splits=8) for p in (rep.mean(), np.roll(rep.mean(), 1, axis=0))
+        ),
+        "regression": tuple(
+            regression_quality(GaussianSample(np.full((300, 1), m), np.ones((300, 1))), np.linspace(-1, 1, 300))
+            for m in (0.0, 2.0)
+        ),
+        "active": tuple(
+            active_learning(
+                lambda s, d=d: ForestEnsemble(RandomForestClassifier(8, max_depth=d, random_state=s)),
+                *(v for part in (slice(0, 200), slice(200, None)) for v in (rep.mean()[part], y[part])),
+                start=15, step=10, rounds=2, resamples=30,
+            )
+            for d in (None, 1)
+        ),
+    }  # fmt: skip
+    differ = {"selective": "aurc", "detection": "auroc", "first-order": "tv", "conformal": "set_size",
+              "regression": "rmse", "active": "area"}  # fmt: skip
+    for name, (good, bad) in pairs.items():
+        assert set(good.ci) == set(good.scores), name
+        for score in good.scores:
+            found = good.compare(bad, score, resamples=40)
+            same = good.compare(good, score, resamples=5)
+            assert same.difference == 0 or np.isnan(good.scores[score])
+            if np.isnan(found.p):
+                assert np.isnan(found.difference) or np.isnan(found.low)
+                continue
+            assert 0 < found.p <= 1
+            low, high = good.ci[score]
+            assert low <= high or np.isnan(low)
+        found = good.compare(bad, differ[name], resamples=200)
+        assert found.p < 0.03, name
+        assert found.low * found.high > 0, name
+
+
+def test_all_pairs_are_tested_together():
+    rng = np.random.default_rng(0)
+    loss = (rng.random(400) < 0.2).astype(float)
+    made = {"a": loss + rng.random(400), "b": loss + 1.5 * rng.random(400), "c": rng.random(400), "d": rng.random(400)}
+    results = {name: selective_prediction(u, loss, resamples=0) for name, u in made.items()}
+    found = compare_all(results, "aurc", resamples=199)
+    assert len(found) == 6
+    raw, adjusted = [c.p for c in found], [c.p_adjusted for c in found]
+    assert raw == sorted(raw)
+    assert adjusted == sorted(adjusted)
+    assert adjusted[0] == pytest.approx(6 * raw[0])
+    by_pair = {(c.first, c.second): c for c in found}
+    assert by_pair["a", "c"].p_adjusted < 0.05
+    assert by_pair["c", "d"].p_adjusted > 0.05
+
+
+def test_aurc_by_row_has_the_aurc_as_its_mean_with_ties_in_expectation():
+    rng = np.random.default_rng(1)
+    for u in (rng.random(50), rng.integers(0, 4, 50).astype(float), np.zeros(50)):
+        loss = rng.random(50)
+        assert m.aurc_by_row(u, loss).mean() == pytest.approx(m.aurc(u, loss), abs=1e-12)
 
 
 def test_detection_has_intervals():
@@ -96,7 +175,7 @@ def test_active_learning_strategies():
         areas[strategy] = result.scores["area"]
         x, _ = result.curves["accuracy"]
         assert x.tolist() == [10, 20, 30, 40, 50, 60]
-        assert len(set(result.rows["labelled"])) == 60
+        assert len(set(result.curves["labelled"][1])) == 60
     assert all(a > 0.8 for a in areas.values())
     again = active_learning(
         lambda s: ForestEnsemble(RandomForestClassifier(15, random_state=s)),

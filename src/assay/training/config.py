@@ -16,6 +16,8 @@ class TrainConfig:
     Parameters
     ----------
     epochs : int
+    min_steps : int
+        Go on for more epochs where these make fewer optimiser steps (few rows); needs batches of known number.
     lr : float
     optimizer : {"adam", "adamw", "sgd"}
     weight_decay, momentum : float
@@ -69,13 +71,14 @@ class TrainConfig:
     device: str = "cpu"
     precision: str = "no"
     checkpoint_every: int = 1
+    min_steps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("lr", "weight_decay", "momentum", "min_delta"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is a finite number of at least 0, not {value}")
-        for name, least in (("epochs", 0), ("accumulate", 1), ("checkpoint_every", 1)):
+        for name, least in (("epochs", 0), ("min_steps", 0), ("accumulate", 1), ("checkpoint_every", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is at least {least}, not {getattr(self, name)}")
         for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", ("no", "bf16", "fp16"))):

@@ -126,6 +126,9 @@ def train(
         prepared = model.to(accelerator.device)
     else:
         prepared, optimizer = accelerator.prepare(model, optimizer)
+    epochs = config.epochs
+    if config.min_steps and (per_epoch := _steps(batches, config, accelerator)):
+        epochs = max(epochs, -(-config.min_steps // per_epoch))
     result = TrainResult()
     best: dict[str, Tensor] | None = None
     best_value, waited, start = math.inf, 0, 0
@@ -144,9 +147,9 @@ def train(
                 state["losses"], state["validations"], state["stopped"], state["best_epoch"], state["steps"]
             )
             best, best_value, waited, start = state["best"], state["best_value"], state["waited"], state["epoch"]
-        while start < config.epochs and result.stopped == "epochs":
+        while start < epochs and result.stopped == "epochs":
             mean = _epoch(
-                prepared, model, loss, batches, config, accelerator, optimizer, rates, result, start, after_step
+                prepared, model, loss, batches, config, epochs, accelerator, optimizer, rates, result, start, after_step
             )
             start += 1
             result.losses.append(mean)
@@ -163,9 +166,9 @@ def train(
                     waited += 1
                 if config.patience is not None and waited >= config.patience:
                     result.stopped = "patience"
-            if callback is not None and callback(Progress(start, config.epochs, result.steps, mean, value)):
+            if callback is not None and callback(Progress(start, epochs, result.steps, mean, value)):
                 result.stopped = "callback"
-            ending = start == config.epochs or result.stopped != "epochs"
+            ending = start == epochs or result.stopped != "epochs"
             if path is not None and accelerator.is_main_process and (start % config.checkpoint_every == 0 or ending):
                 save_checkpoint(
                     path,
@@ -197,6 +200,7 @@ def _epoch(
     loss: Loss,
     batches: BatchSource,
     config: TrainConfig,
+    epochs: int,
     accelerator: Accelerator,
     optimizer: Any,
     rates: list[float],
@@ -206,9 +210,8 @@ def _epoch(
 ) -> float:
     prepared.train()
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
-    per_epoch = len(batches) if hasattr(batches, "__len__") else None
-    steps = None if per_epoch is None else -(-per_epoch // (config.accumulate * accelerator.num_processes))
-    total = max(1, config.epochs * (steps or 1))
+    steps = _steps(batches, config, accelerator)
+    total = max(1, epochs * (steps or 1))
     sums: list[Tensor] = []
     waiting = 0
     for i, batch in enumerate(batches(generator)):
@@ -223,10 +226,21 @@ def _epoch(
         sums.append(value.detach())
         waiting += 1
         if waiting == config.accumulate:
-            _step(model, config, accelerator, optimizer, rates, result, total if steps else None, epoch, after_step)
+            _step(
+                model,
+                config,
+                epochs,
+                accelerator,
+                optimizer,
+                rates,
+                result,
+                total if steps else None,
+                epoch,
+                after_step,
+            )
             waiting = 0
     if waiting:
-        _step(model, config, accelerator, optimizer, rates, result, total if steps else None, epoch, after_step)
+        _step(model, config, epochs, accelerator, optimizer, rates, result, total if steps else None, epoch, after_step)
     mean = float(torch.stack(sums).mean()) if sums else math.nan
     if not math.isfinite(mean):
         raise TrainingDiverged(
@@ -235,9 +249,17 @@ def _epoch(
     return mean
 
 
+def _steps(batches: BatchSource, config: TrainConfig, accelerator: Accelerator) -> int | None:
+    """Optimiser steps of an epoch; None where the number of batches is not known."""
+    if not hasattr(batches, "__len__"):
+        return None
+    return -(-len(batches) // (config.accumulate * accelerator.num_processes))
+
+
 def _step(
     model: nn.Module,
     config: TrainConfig,
+    epochs: int,
     accelerator: Accelerator,
     optimizer: Any,
     rates: list[float],
@@ -246,7 +268,7 @@ def _step(
     epoch: int,
     after_step: Callable[[nn.Module, int], None] | None,
 ) -> None:
-    factor = config.rate(result.steps, total) if total is not None else config.rate(epoch, max(config.epochs, 1))
+    factor = config.rate(result.steps, total) if total is not None else config.rate(epoch, max(epochs, 1))
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * factor
     if config.clip_norm is not None:
@@ -301,7 +323,7 @@ def _optimizer(model: nn.Module, parameters: Iterable[Any] | None, config: Train
 def _same_run(state: dict[str, Any], config: TrainConfig, path: Path) -> None:
     # Settings that do not change what is computed may change between runs.
     free = {"epochs", "device", "checkpoint_every"} if config.schedule == "constant" else {"device", "checkpoint_every"}
-    old, new = state["config"], asdict(config)
+    old, new = {**asdict(TrainConfig()), **state["config"]}, asdict(config)
     other = [name for name in new if name not in free and old.get(name) != new[name]]
     if other:
         was = ", ".join(f"{name}={old.get(name)!r}" for name in other)

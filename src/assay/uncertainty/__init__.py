@@ -142,6 +142,7 @@ _LAZY = {
         (
             "Result",
             "active_learning",
+            "compare_all",
             "first_order",
             "first_order_conformal",
             "ood_detection",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from assay.core.data import DataSource
 from assay.uncertainty.errors import TargetShape, UncertaintyError
-from assay.uncertainty.generators import GaussianClasses
+from assay.uncertainty.generators import GaussianClasses, noisy_curve
 from assay.uncertainty.simplex import as_probabilities
 
 Array = NDArray[np.float64]
@@ -67,6 +67,19 @@ def _gaussians(name: str) -> Table:
     return Table(name, X, made.posterior(X), "distributions")
 
 
+def _curve(name: str) -> Table:
+    """A sine with noise that grows, and no rows in the middle."""
+    X, y, _ = noisy_curve(600, seed=21)
+    return Table(name, X, y, "numbers")
+
+
+def _letter(name: str) -> Table:
+    source = DATASETS[name].source
+    assert source is not None
+    found = read_table(source.find() or source.fetch(), "class")
+    return replace(found, name=name)
+
+
 def _ldl(name: str) -> Table:
     source = DATASETS[name].source
     assert source is not None
@@ -85,13 +98,14 @@ def _cifar10h(name: str) -> Table:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set by name: title, file (None: embedded), reader, shape."""
+    """A data set by name: title, reader, shape (rows, columns, classes), file (None: embedded), kind of targets."""
 
     name: str
     title: str
     read: Callable[[str], Table]
     shape: tuple[int, int, int]
     source: DataSource | None = None
+    kind: str = "labels"
 
 
 _ORDERED = ("movie", "m2b", "scut_fbp")
@@ -121,14 +135,24 @@ _CIFAR = DataSource(
     "uncertainty", "cifar10h_counts.npz", "", "81ada123a282e83bc1fa24707082939c492f65f7c4df74c1815e8f5c71309b1e",
     "CC BY-NC-SA 4.0 (non-commercial)", "Peterson et al., ICCV 2019", "https://github.com/jcpeterson/cifar-10h",
 )  # fmt: skip
+_LETTER = DataSource(
+    "uncertainty", "letter.arff", "", "", "public (UCI)", "Frey and Slate, Machine Learning 6 (1991)",
+    "https://www.openml.org/d/6",
+)  # fmt: skip
 DATASETS: dict[str, Dataset] = {
     d.name: d
     for d in (
         Dataset("digits", "Optical digits, 8 x 8", _sklearn("load_digits"), (1797, 64, 10)),
         Dataset("breast_cancer", "Breast Cancer Wisconsin (Diagnostic)", _sklearn("load_breast_cancer"), (569, 30, 2)),
         Dataset("wine", "Wine recognition", _sklearn("load_wine"), (178, 13, 3)),
-        Dataset("diabetes", "Diabetes progression", _sklearn("load_diabetes", "numbers"), (442, 10, 0)),
-        Dataset("gaussians", "Four Gaussian classes, exact posteriors", _gaussians, (1500, 6, 4)),
+        Dataset(
+            "diabetes", "Diabetes progression", _sklearn("load_diabetes", "numbers"), (442, 10, 0), None, "numbers"
+        ),
+        Dataset("curve", "A noisy sine with a gap", _curve, (600, 1, 0), None, "numbers"),
+        Dataset(
+            "gaussians", "Four Gaussian classes, exact posteriors", _gaussians, (1500, 6, 4), None, "distributions"
+        ),
+        Dataset("letter", "Letter recognition", _letter, (20000, 16, 26), _LETTER),
         *(
             Dataset(
                 name,
@@ -138,10 +162,13 @@ DATASETS: dict[str, Dataset] = {
                 DataSource(
                     "uncertainty", f"ldl_{name}.npz", "", _SHA[name], "see homepage (repository MIT)", LDL_CITE, LDL
                 ),
+                "distributions",
             )
             for name, title, shape in _FIRST_ORDER
         ),
-        Dataset("cifar10h", "Human labels of the CIFAR-10 test images", _cifar10h, (10000, 0, 10), _CIFAR),
+        Dataset(
+            "cifar10h", "Human labels of the CIFAR-10 test images", _cifar10h, (10000, 0, 10), _CIFAR, "distributions"
+        ),
     )
 }
 SOURCES: dict[str, DataSource] = {d.source.filename: d.source for d in DATASETS.values() if d.source is not None}
@@ -153,7 +180,7 @@ def load(name: str) -> Table:
     Parameters
     ----------
     name : str
-        One of `DATASETS`; ``digits, breast_cancer, wine, diabetes`` and ``gaussians`` need no file.
+        One of `DATASETS`; ``digits, breast_cancer, wine, diabetes, curve`` and ``gaussians`` need no file.
 
     Raises
     ------
@@ -174,7 +201,8 @@ def load(name: str) -> Table:
     data = DATASETS[name]
     table = data.read(name)
     n, d, k = data.shape
-    shape = (len(table.y), 0 if table.X is None else table.X.shape[1], table.y.shape[1] if table.y.ndim == 2 else k)
+    classes = table.y.shape[1] if table.y.ndim == 2 else len(np.unique(table.y)) if k else 0
+    shape = (len(table.y), 0 if table.X is None else table.X.shape[1], classes)
     if shape != (n, d, k):
         raise UncertaintyError(f"{name} has {n} rows, {d} columns and {k} classes as published; this file gave {shape}")
     return table

@@ -152,3 +152,26 @@ def annotate(p: ArrayLike, n_votes: int, seed: int = 0) -> NDArray[np.int64]:
     """
     probs = as_probabilities(p)
     return np.random.default_rng(seed).multinomial(n_votes, probs)
+
+
+def split_votes(counts: ArrayLike, n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Counts of n votes drawn from each row's without replacement, and of the votes that are left.
+
+    Raises
+    ------
+    UncertaintyError
+        If some row has no vote left.
+
+    Examples
+    --------
+    >>> few, rest = split_votes([[30, 20], [50, 0]], 5, seed=0)
+    >>> few.sum(1).tolist(), (few + rest).tolist()
+    ([5, 5], [[30, 20], [50, 0]])
+    """
+    votes = np.asarray(counts, dtype=np.int64)
+    least = int(votes.sum(-1).min()) if votes.size else 0
+    if not 1 <= n < least:
+        raise UncertaintyError(f"n is at least 1 and below the votes of every row ({least} at the least), not {n}")
+    rng = np.random.default_rng(seed)
+    few = np.stack([rng.multivariate_hypergeometric(row, n) for row in votes])
+    return few, votes - few

@@ -163,18 +163,21 @@ def prequential(
     >>> result.scores["accuracy_before"] > result.scores["accuracy_after"]
     True
     """
-    correct, parts = [], []
-    width = None
-    for x, y in stream:
-        p = np.asarray(model.members(x))
-        width = p.shape[1] if width is None else width
-        found = quantify(Sample(p[None]), measure)
-        parts.append([found.total[0], found.aleatoric[0], found.epistemic[0]])  # type: ignore[index]
+    correct: list[bool] = []
+    by_size: dict[int, tuple[list[int], list[Array]]] = {}  # forests grow: rows are put together by number of members
+    for i, (x, y) in enumerate(stream):
+        p = np.asarray(model.members(x), dtype=np.float64)
+        rows, members = by_size.setdefault(len(p), ([], []))
+        rows.append(i)
+        members.append(p)
         correct.append(int(p.mean(0).argmax()) == int(y))
         model.learn(x, int(y))
-    if not parts:
+    if not correct:
         raise UncertaintyError("the stream has no rows")
-    table, hit = np.array(parts), np.array(correct)
+    table, hit = np.empty((len(correct), 3)), np.array(correct)
+    for rows, members in by_size.values():
+        found = quantify(Sample(np.stack(members)), measure)
+        table[rows] = np.stack([found.get(n) for n in ("total", "aleatoric", "epistemic")], axis=1)
     steps = Steps(hit, table[:, 0], table[:, 1], table[:, 2])
     scores = {"accuracy": float(hit.mean()), "aurc": m.aurc(steps.total, (~hit).astype(np.float64))}
     if change is not None:

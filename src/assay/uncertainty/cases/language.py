@@ -8,7 +8,9 @@ with the true one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.training import TrainConfig, seeded, tensor_batches, train
+from assay.uncertainty.errors import UncertaintyError
 from assay.uncertainty.language import Generations, semantic_entropy, spectral_uncertainty, string_entropy
-from assay.uncertainty.protocols import _spearman
+from assay.uncertainty.protocols import spearman
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,10 +109,30 @@ class WordModel(nn.Module):
         return self.out(self.rnn(self.embed(tokens))[0])
 
 
-def run(
-    *, seed: int = 0, texts: int = 3000, epochs: int = 12, draws: int = 40, draw: bool = False
-) -> tuple[dict[str, float], Figure | None]:
-    """Train, ask every question, and correlate entropies with the true one (Spearman over questions)."""
+@dataclass(frozen=True)
+class Question:
+    """A question put to the model: the true entropy over meanings, what it answered, and how.
+
+    Attributes
+    ----------
+    truth : float
+        Nats.
+    answers : tuple of str
+    log_probs : float64[draws]
+    states : float64[draws, width]
+        Embeddings of the answers.
+    """
+
+    truth: float
+    answers: tuple[str, ...]
+    log_probs: np.ndarray
+    states: np.ndarray
+
+
+@lru_cache(maxsize=8)
+def asked(seed: int = 0, texts: int = 3000, epochs: int = 12, draws: int = 40) -> tuple[tuple[Question, ...], float]:
+    """Train a model on texts of the grammar and draw answers to every question; also its last training loss in nats a
+    word."""
     grammar = Grammar.make(seed)
     rng = np.random.default_rng(seed + 1)
     pairs = [grammar.text(ENTITIES[rng.integers(len(ENTITIES))], rng) for _ in range(texts)]
@@ -132,26 +155,97 @@ def run(
     batches = tensor_batches(torch.tensor(tokens), torch.tensor(learn), batch_size=64)
     result = train(model, loss, batches, TrainConfig(epochs=epochs, lr=5e-3, schedule="cosine", seed=seed))
     names = {i: w for w, i in places.items()}
-    true, semantic, rao, plain, spectral = [], [], [], [], []
+    out = []
     for number, entity in enumerate(ENTITIES):
         prompt = torch.tensor([places[w] for w in f"what color is {entity} ?".split()])
         answers, logs, states = _answers(model, prompt, draws, length, seed * 1000 + number, names)
-        found = Generations.make(answers, same_meaning, logs)
-        true.append(grammar.entropy(entity))
-        semantic.append(semantic_entropy(found))
-        rao.append(semantic_entropy(found, "rao"))
-        plain.append(string_entropy(answers))
-        spectral.append(spectral_uncertainty(states, gamma=2.0).total)
-    goal = np.array(true)
-    return {
-        "loss of the model (nats a word)": result.losses[-1],
-        "semantic entropy, Spearman with the truth": _spearman(np.array(semantic), goal),
-        "semantic entropy (Rao), Spearman": _spearman(np.array(rao), goal),
-        "spectral uncertainty, Spearman": _spearman(np.array(spectral), goal),
-        "string entropy, Spearman": _spearman(np.array(plain), goal),
-        "semantic entropy, mean absolute error (nats)": float(np.abs(np.array(semantic) - goal).mean()),
-        "string entropy, mean absolute error (nats)": float(np.abs(np.array(plain) - goal).mean()),
-    }, None
+        out.append(Question(grammar.entropy(entity), tuple(answers), logs, states))
+    return tuple(out), result.losses[-1]
+
+
+ESTIMATES = ("semantic", "rao", "spectral", "string")
+
+
+def estimate(question: Question, kind: str) -> float:
+    """One estimate of the entropy over meanings, in nats.
+
+    Parameters
+    ----------
+    question : Question
+    kind : {"semantic", "rao", "spectral", "string"}
+        Clusters by counts, or by the model's probabilities; spectrum of the embeddings; distinct texts.
+    """
+    if kind == "string":
+        return string_entropy(question.answers)
+    if kind == "spectral":
+        return spectral_uncertainty(question.states, gamma=2.0).total
+    found = Generations.make(question.answers, same_meaning, question.log_probs)
+    return semantic_entropy(found, "count" if kind == "semantic" else kind)
+
+
+class OfAnswers:
+    """An estimate of the entropy of answers, for the benchmark.
+
+    Parameters
+    ----------
+    kind : {"semantic", "rao", "spectral", "string"}
+    draws : int
+        Answers a question.
+    seed : int
+        Not used: the seed of a run makes grammar, model and answers.
+    """
+
+    def __init__(self, kind: str = "semantic", *, draws: int = 40, seed: int = 0) -> None:
+        if kind not in ESTIMATES:
+            raise UncertaintyError(f"kind is one of {', '.join(ESTIMATES)}, not {kind!r}")
+        self.kind, self.draws, self.seed = kind, draws, seed
+
+    def judged(self, *, seed: int, curve: Callable[..., None]) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Metrics and values of questions, for the grammar of a seed."""
+        questions, _ = asked(seed, draws=self.draws)
+        goal = np.array([q.truth for q in questions])
+        found = np.array([estimate(q, self.kind) for q in questions])
+        order = np.argsort(goal, kind="stable")
+        curve("estimate over true entropy", goal[order], found[order], "true entropy (nats)")
+        error = np.abs(found - goal)
+        figures = {"headline": spearman(found, goal), "entropy_error": float(error.mean())}
+        return figures, {"entropy_error": error}
+
+
+def run(
+    *, seed: int = 0, texts: int = 3000, epochs: int = 12, draws: int = 40, draw: bool = False
+) -> tuple[dict[str, float], Figure | None]:
+    """Train, ask every question, and correlate entropies with the true one (Spearman over questions)."""
+    questions, loss = asked(seed, texts, epochs, draws)
+    goal = np.array([q.truth for q in questions])
+    found = {kind: np.array([estimate(q, kind) for q in questions]) for kind in ESTIMATES}
+    figures = {
+        "loss of the model (nats a word)": loss,
+        "semantic entropy, Spearman with the truth": spearman(found["semantic"], goal),
+        "semantic entropy (Rao), Spearman": spearman(found["rao"], goal),
+        "spectral uncertainty, Spearman": spearman(found["spectral"], goal),
+        "string entropy, Spearman": spearman(found["string"], goal),
+        "semantic entropy, mean absolute error (nats)": float(np.abs(found["semantic"] - goal).mean()),
+        "string entropy, mean absolute error (nats)": float(np.abs(found["string"] - goal).mean()),
+    }
+    return figures, _picture(goal, found) if draw else None
+
+
+def _picture(goal: np.ndarray, found: dict[str, np.ndarray]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    top = float(max(v.max() for v in found.values()))
+    axes.plot([0, top], [0, top], color="0.75", lw=1, zorder=0)
+    names = {"semantic": "semantic (counts)", "rao": "semantic (Rao)", "spectral": "spectral", "string": "texts"}
+    for kind, values in found.items():
+        axes.scatter(goal, values, s=14, alpha=0.75, label=names[kind])
+    axes.set_xlabel("true entropy over meanings (nats)")
+    axes.set_ylabel("estimate (nats)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def _answers(

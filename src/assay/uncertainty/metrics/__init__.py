@@ -18,6 +18,7 @@ from assay.uncertainty.metrics.regression import crps_gaussian, crps_sample, int
 from assay.uncertainty.metrics.selective import (
     augrc,
     aurc,
+    aurc_by_row,
     coverage_at_risk,
     excess_aurc,
     rejection_area,
@@ -29,6 +30,7 @@ __all__ = [
     "augrc",
     "aupr",
     "aurc",
+    "aurc_by_row",
     "auroc",
     "bootstrap",
     "brier_parts",

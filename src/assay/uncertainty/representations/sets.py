@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from assay.uncertainty.errors import EmptyCredalSet, UncertaintyError
+from assay.uncertainty.errors import EmptyCredalSet, NotSupported, UncertaintyError
 from assay.uncertainty.representations.base import Representation, positive
 from assay.uncertainty.simplex import as_probabilities
 
@@ -164,6 +164,22 @@ class LevelSet(Representation):
     def mean(self) -> NDArray[np.float64]:
         """Mean of the Dirichlet distribution."""
         return np.asarray(self.alpha / self.alpha.sum(-1, keepdims=True))
+
+    def covers(self, q: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each set holds its distribution ``q (..., K)``.
+
+        >>> LevelSet([[3.0, 2.0]], 0.9).covers([[0.6, 0.4]]).tolist(), LevelSet([[3.0, 2.0]], 0.9).covers([[1, 0]])[0]
+        ([True], np.False_)
+        """
+        y = as_probabilities(q, what="distributions")
+        power = self.alpha - 1
+        if (power < 0).any():
+            raise NotSupported("covers", "LevelSet", (), "with alpha below 1 the density has no largest value")
+        total = power.sum(-1, keepdims=True)
+        mode = np.where(total > 0, power / np.where(total > 0, total, 1), 1 / self.n_classes)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = np.where(power > 0, power * (np.log(mode) - np.log(y)), 0.0).sum(-1)
+        return np.asarray(fall <= -np.log(self.tau) + 1e-9)
 
 
 class LabelSet(Representation):

@@ -60,6 +60,10 @@ class ResidualMLP(nn.Module):
         return self.head(h)
 
 
+class Replacement(nn.Module):
+    """A layer that stands in the place of a linear or convolutional one."""
+
+
 def linears(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
     """All linear layers with their parents and names, in order of definition."""
     found = []
@@ -94,7 +98,8 @@ def replace_linears(model: nn.Module, make: Callable[[nn.Linear, int, int], nn.M
 @contextmanager
 def last_layer_inputs(model: nn.Module) -> Iterator[list[Tensor]]:
     """Within the block, the list holds what went into the last linear layer at the latest call."""
-    found = linears(model) if not isinstance(model, nn.Linear) else [(model, "", model)]
+    inner = {id(m) for layer in model.modules() if isinstance(layer, Replacement) for m in layer.children()}
+    found = [m for m in model.modules() if isinstance(m, (nn.Linear, Replacement)) and id(m) not in inner]
     if not found:
         raise UncertaintyError(f"{type(model).__name__} has no nn.Linear layer to be its last")
     kept: list[Tensor] = []
@@ -102,7 +107,7 @@ def last_layer_inputs(model: nn.Module) -> Iterator[list[Tensor]]:
     def keep(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
         kept[:] = [args[0]]
 
-    handle = found[-1][2].register_forward_pre_hook(keep)
+    handle = found[-1].register_forward_pre_hook(keep)
     try:
         yield kept
     finally:
@@ -177,6 +182,22 @@ class TorchMethod(BaseEstimator):
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Mean probabilities ``float64[n, K]``."""
         return np.asarray(self.predict(X).mean())
+
+    def embed(self, X: ArrayLike) -> NDArray[np.float64]:
+        """What goes into the last linear layer of the (first) network, ``float64[n, D]``: the features of BADGE."""
+        if not hasattr(self, "n_rows_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted: call fit(X, y) first")
+        model = self.models_[0] if hasattr(self, "models_") else self.model_
+        model.eval()
+        found = []
+        with torch.no_grad(), last_layer_inputs(model) as kept:
+            for part in self._inputs(np.asarray(X, dtype=np.float32)).split(4096):
+                self._forward(model, part)
+                found.append(kept[0][: len(part)].flatten(1).double().numpy(force=True))
+        return np.concatenate(found)
+
+    def _forward(self, model: nn.Module, x: Tensor) -> Tensor:
+        return model(x)
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
         raise UncertaintyError(f"{type(self).__name__} is a base class")  # pragma: no cover

@@ -14,6 +14,7 @@ from assay.uncertainty.errors import UncertaintyError
 from assay.uncertainty.representations import Sample
 from assay.uncertainty.transforms_torch.base import (
     Network,
+    Replacement,
     TorchMethod,
     ce_loss,
     cross_entropy,
@@ -120,7 +121,7 @@ class SubEnsemble(TorchMethod):
         return Sample(np.stack([probabilities(outputs(m, x)) for m in self.models_], axis=-2))
 
 
-class BatchEnsembleLinear(nn.Module):
+class BatchEnsembleLinear(Replacement):
     """``y = (W (x * r_j)) * s_j + b_j`` for member j (Wen, Tran and Ba, ICLR 2020); rows of member j are a block of
     the batch."""
 
@@ -146,6 +147,9 @@ class _Tiled(TorchMethod):
 
     def _tile(self, x: Tensor) -> Tensor:
         return x.repeat(self.n, *([1] * (x.ndim - 1)))
+
+    def _forward(self, model: nn.Module, x: Tensor) -> Tensor:
+        return model(self._tile(x))
 
     def _tiled_loss(self, model: nn.Module, batch: tuple[Tensor, ...], _step: int) -> Tensor:
         return cross_entropy(model(self._tile(batch[0])), self._tile(batch[1]))
@@ -202,7 +206,7 @@ class BatchEnsemble(_Tiled):
         self._train(self.model_, self._tiled_loss, x, t, seed, parameters=groups)
 
 
-class MaskedLinear(nn.Module):
+class MaskedLinear(Replacement):
     """A linear layer whose inputs are masked, a fixed mask a member."""
 
     def __init__(self, linear: nn.Linear, masks: Tensor) -> None:

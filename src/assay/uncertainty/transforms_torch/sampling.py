@@ -18,6 +18,7 @@ from assay.training import TrainConfig, seeded
 from assay.uncertainty.representations import Sample
 from assay.uncertainty.transforms_torch.base import (
     Network,
+    Replacement,
     TorchMethod,
     ce_loss,
     cross_entropy,
@@ -55,7 +56,7 @@ class SampledDropout(Drawn):
         return x * (keep.to(x) / (1 - self.p))
 
 
-class DropConnectLinear(Drawn):
+class DropConnectLinear(Drawn, Replacement):
     """A linear layer that drops weights (Wan et al., ICML 2013)."""
 
     def __init__(self, linear: nn.Linear, p: float) -> None:
@@ -74,7 +75,7 @@ class DropConnectLinear(Drawn):
         return nn.functional.linear(x, weight, self.linear.bias)
 
 
-class BayesianLinear(Drawn):
+class BayesianLinear(Drawn, Replacement):
     """Independent normal weights; training uses the local reparameterisation (Kingma, Salimans and Welling, 2015)."""
 
     def __init__(self, linear: nn.Linear, posterior_std: float, prior_std: float) -> None:
