@@ -237,10 +237,11 @@ for _name, _suffix, _scheme in (
 # the whole protocol with twenty trials a cell (hours).
 SMALL_SETS = ("frcsub", "fraction15", "ecpe", "timss11", "timss07", "dtmr")
 for _name in SMALL_SETS:
-    for _suffix, _about, _budget in (
+    _budgets: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("capped", "a million answers seen", {"seen": 1_000_000}),
         ("searched", "twenty trials", {"trials": 20}),
-    ):
+    )
+    for _suffix, _about, _budget in _budgets:
         benchmark.add_task(
             f"{_name}-{_suffix}", partial(load_table, _name), title=f"{DATASETS[_name].title}, {_about}",
             licence=DATASETS[_name].licence, citation=DATASETS[_name].citation, tags=_tags(_name), **_budget,

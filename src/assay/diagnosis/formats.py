@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.diagnosis.errors import DiagnosisError
 from assay.diagnosis.readers import deduplicate, from_frame, from_matrix
@@ -21,7 +23,8 @@ def read_assistments_2009(path: str | Path) -> ResponseData:
     """ASSISTments 2009 skill builder (corrected): a row a skill, merged by ``order_id``; scaffolding is left out
     where marked.
     """
-    frame = _csv(path, encoding="latin-1")
+    columns = ("user_id", "problem_id", "correct", "skill_id", "skill_name", "order_id", "original")
+    frame = _csv(path, columns, encoding="latin-1")
     if "original" in frame:
         frame = frame[frame["original"] == 1]
     names = (
@@ -36,7 +39,7 @@ def read_assistments_2009(path: str | Path) -> ResponseData:
 
 def read_assistments_2012(path: str | Path) -> ResponseData:
     """ASSISTments 2012 (a skill an item)."""
-    frame = _csv(path, encoding="latin-1")
+    frame = _csv(path, ("user_id", "problem_id", "correct", "skill_id", "start_time"), encoding="latin-1")
     return from_frame(
         frame, "user_id", "problem_id", "correct", "skill_id", sep="\0", order="start_time", threshold=1.0
     )
@@ -44,9 +47,8 @@ def read_assistments_2012(path: str | Path) -> ResponseData:
 
 def read_assistments_2017(path: str | Path) -> ResponseData:
     """ASSISTments 2017 data mining competition."""
-    return from_frame(
-        _csv(path, encoding="latin-1"), "studentId", "problemId", "correct", "skill", sep="\0", order="startTime"
-    )
+    frame = _csv(path, ("studentId", "problemId", "correct", "skill", "startTime"), encoding="latin-1")
+    return from_frame(frame, "studentId", "problemId", "correct", "skill", sep="\0", order="startTime")
 
 
 def read_ncdm_release(path: str | Path) -> ResponseData:
@@ -79,7 +81,7 @@ def read_eedi(folder: str | Path) -> ResponseData:
 
     import pandas as pd
 
-    answers = _csv(_in(folder, "train_task_3_4.csv"))
+    answers = _csv(_in(folder, "train_task_3_4.csv"), ("UserId", "QuestionId", "IsCorrect"))
     questions = _csv(_in(folder, "question_metadata_task_3_4.csv"))
     subjects = _csv(_in(folder, "subject_metadata.csv")).set_index("SubjectId")
     parent = subjects["ParentId"].to_dict()
@@ -96,13 +98,13 @@ def read_eedi(folder: str | Path) -> ResponseData:
 
 def read_junyi(folder: str | Path) -> ResponseData:
     """Junyi Academy 2015: problem log, exercise table (topics as skills, prerequisites between them)."""
-    log = _csv(_in(folder, "junyi_ProblemLog_original.csv"))
+    columns = ("user_id", "exercise", "correct", "time_done")
+    log = _csv(_in(folder, "junyi_ProblemLog_original.csv"), columns, dtype={"exercise": "category"})
     exercises = _csv(_in(folder, "junyi_Exercise_table.csv"))
     topic = exercises.set_index("name")["topic"]
-    log = log.assign(
-        skill=log["exercise"].map(topic),
-        right=log["correct"].map({True: 1, False: 0, "true": 1, "false": 0}),
-    )
+    if log["correct"].dtype != bool:
+        log["correct"] = log["correct"].map({True: 1, False: 0, "true": 1, "false": 0})
+    log = log.assign(skill=log["exercise"].map(topic), right=log.pop("correct").astype(float))
     data = from_frame(log, "user_id", "exercise", "right", "skill", sep="\0", order="time_done")
     place = {name: k for k, name in enumerate(data.kc_names)}
     edges = set()
@@ -111,8 +113,6 @@ def read_junyi(folder: str | Path) -> ResponseData:
             a, b = place.get(str(topic.get(earlier.strip()))), place.get(str(topic.get(name)))
             if a is not None and b is not None and a != b:
                 edges.add((a, b))
-    from dataclasses import replace
-
     return replace(
         data, prerequisites=tuple(sorted(edges)), titles=tuple(str(i).replace("_", " ") for i in data.item_ids)
     )
@@ -173,40 +173,84 @@ def read_pykt_sequences(path: str | Path) -> ResponseData:
     """Sequence files of XES3G5M (and of pykt): comma-joined questions, concepts, responses a row; -1 is padding."""
     import pandas as pd
 
-    frame = _csv(path)
-    rows: list[tuple[Any, str, int, str]] = []
-    for uid, questions, concepts, responses in zip(
-        frame["uid"], frame["questions"], frame["concepts"], frame["responses"], strict=True
-    ):
-        for j, k, r in zip(str(questions).split(","), str(concepts).split(","), str(responses).split(","), strict=True):
-            if j != "-1" and r != "-1":
-                rows.append((uid, j, int(r), k.replace("_", "~")))
-    return from_frame(pd.DataFrame(rows, columns=["user", "question", "correct", "skills"]))
+    frame = _csv(path, ("uid", "questions", "concepts", "responses"), dtype=str)
+    parts = {name: [text.split(",") for text in frame[name]] for name in ("questions", "concepts", "responses")}
+    n = [len(row) for row in parts["questions"]]
+    for name, column in parts.items():
+        bad = next((i for i, row in enumerate(column) if len(row) != n[i]), None)
+        if bad is not None:
+            raise DiagnosisError(f"line {bad + 2} of {path} has {n[bad]} questions and {len(column[bad])} {name}")
+    flat = {name: np.concatenate(column) for name, column in parts.items()}
+    there = (flat["questions"] != "-1") & (flat["responses"] != "-1")
+    table = pd.DataFrame({"user": np.repeat(frame["uid"].to_numpy(), n)[there]})
+    table["question"] = flat["questions"][there]
+    table["correct"] = flat["responses"][there].astype(np.int64)
+    table["skills"] = pd.Series(flat["concepts"][there]).str.replace("_", "~")
+    for name in ("user", "question"):  # numbers in order where they are numbers
+        if table[name].str.isdigit().all():
+            table[name] = table[name].astype(np.int64)
+    return from_frame(table)
 
 
-def read_ednet_kt1(folder: str | Path, questions: str | Path) -> ResponseData:
-    """EdNet KT1: a file a user (``u*.csv`` with question_id and user_answer), and ``questions.csv`` (correct_answer,
-    tags).
+def read_ednet_kt1(folder: str | Path, questions: str | Path, *, users: int | None = None) -> ResponseData:
+    """EdNet KT1: a file a user (``u*.csv`` with timestamp, question_id and user_answer), and ``questions.csv``
+    (correct_answer, tags).
+
+    Of each user only the first answer to a question is kept while reading, so that memory is that of the result.
+
+    Parameters
+    ----------
+    folder, questions : path
+    users : int, optional
+        Read only so many files (the first by name); all of EdNet are 784,309.
     """
     import pandas as pd
 
-    key = _csv(questions).set_index("question_id")
-    files = sorted(Path(folder).glob("u*.csv"))
+    key = _csv(questions, ("question_id", "correct_answer", "tags")).drop_duplicates("question_id")
+    place = {name: j for j, name in enumerate(key["question_id"].astype(str))}
+    correct = key["correct_answer"].astype(str).tolist()
+    files = sorted(Path(folder).glob("u*.csv"))[:users]
     if not files:
         raise DiagnosisError(f"there is no file u*.csv in {folder}")
-    parts = [pd.read_csv(file).assign(user=file.stem) for file in files]
-    log = pd.concat(parts, ignore_index=True)
-    log = log[log["question_id"].isin(key.index)]
-    right = log["user_answer"].to_numpy() == key["correct_answer"].reindex(log["question_id"]).to_numpy()
-    tags = key["tags"].astype(str).str.replace(";", "~").reindex(log["question_id"]).to_numpy()
-    return from_frame(
-        log.assign(right=right.astype(int), tags=tags), "user", "question_id", "right", "tags", order="timestamp"
+    parts: list[NDArray[np.int32]] = []
+    answers: list[NDArray[np.uint8]] = []
+    rows = 0
+    for file in files:
+        head, *lines = file.read_text(encoding="utf-8").splitlines()
+        names = head.split(",")
+        absent = [c for c in ("timestamp", "question_id", "user_answer") if c not in names]
+        if absent:
+            raise DiagnosisError(f"{file} has no column {absent}; its columns are {names}")
+        when, what, said = (names.index(c) for c in ("timestamp", "question_id", "user_answer"))
+        log = [line.split(",") for line in lines if line]
+        rows += len(log)
+        log.sort(key=lambda row: int(row[when]))
+        first: dict[int, bool] = {}
+        for row in log:
+            j = place.get(row[what], -1)
+            if j >= 0 and row[said] and j not in first:
+                first[j] = row[said] == correct[j]
+        parts.append(np.fromiter(first.keys(), np.int32, len(first)))
+        answers.append(np.fromiter(first.values(), np.uint8, len(first)))
+    item = np.concatenate(parts)
+    tags = pd.Categorical(key["tags"].astype(str))
+    user = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
+    table = pd.DataFrame(
+        {
+            "user": pd.Categorical.from_codes(user, pd.Index([file.stem for file in files])),
+            "question": pd.Categorical.from_codes(item, pd.Index(list(place))),
+            "right": np.concatenate(answers),
+            "tags": pd.Categorical.from_codes(tags.codes[item], pd.Index(tags.categories)),
+        }
     )
+    data = from_frame(table, "user", "question", "right", "tags", sep=";")
+    return replace(data, notes={**data.notes, "rows": rows})
 
 
 def read_slp(folder: str | Path, subject: str = "math") -> ResponseData:
     """Smart Learning Partner: ``term-<subject>.csv`` (student_id, question_id, score, full_score, concept)."""
-    frame = _csv(_in(folder, f"term-{subject}.csv"))
+    columns = ("student_id", "question_id", "score", "full_score", "concept")
+    frame = _csv(_in(folder, f"term-{subject}.csv"), columns)
     share = frame["score"] / frame["full_score"].where(frame["full_score"] > 0)
     return from_frame(
         frame.assign(share=share), "student_id", "question_id", "share", "concept", sep=";", threshold=1.0
@@ -228,12 +272,18 @@ READERS: Mapping[str, Callable[..., ResponseData]] = {
 }
 
 
-def _csv(path: str | Path, **options: Any) -> pd.DataFrame:
+def _csv(path: str | Path, columns: Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
+    """A table; of ``columns`` those that are there, because public logs hold dozens that nobody needs here."""
     import pandas as pd
 
     if not Path(path).is_file():
         raise DiagnosisError(f"there is no file {path}")
-    return pd.read_csv(path, low_memory=False, **options)
+    if columns is None:
+        return pd.read_csv(path, low_memory=False, **options)
+    frame = pd.read_csv(path, low_memory=False, usecols=lambda name: name in columns, **options)
+    if frame.shape[1] < 2:
+        raise DiagnosisError(f"{path} has none of the columns {list(columns)}: is it another file?")
+    return frame
 
 
 def _in(folder: str | Path, name: str) -> Path:

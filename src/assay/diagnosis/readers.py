@@ -114,8 +114,8 @@ def from_frame(
     if order is not None:
         frame = frame.sort_values(order, kind="stable")
 
-    item_ids, item_code = np.unique(_keys(frame[item]), return_inverse=True)
-    student_ids, student_code = np.unique(_keys(frame[student]), return_inverse=True)
+    item_ids, item_code = _coded(frame[item])
+    student_ids, student_code = _coded(frame[student])
     if q is None:
         if skills is None:
             raise DiagnosisError("say which skills the items need: skills=COLUMN or q=TABLE")
@@ -137,7 +137,7 @@ def from_frame(
     when = frame[order].to_numpy() if order is not None else None
     cells = student_code.astype(np.int64) * max(1, len(item_ids)) + item_code
     if when is not None:  # rows of one attempt, a row a skill
-        _, attempt = np.unique(when, return_inverse=True)
+        attempt, _ = pd.factorize(when)
         both = cells * (attempt.max(initial=0) + 1) + attempt
         _, once = np.unique(both, return_index=True)
         once.sort()
@@ -149,8 +149,8 @@ def from_frame(
     notes["repeated"] = len(cells) - len(rows)
     titles = None
     if title is not None:
-        text = frame.groupby(frame[item].map(_key), sort=False)[title].first()
-        titles = tuple(str(text.get(i, "")) for i in item_ids)
+        text = {_key(i): t for i, t in frame.drop_duplicates(item)[[item, title]].itertuples(index=False)}
+        titles = tuple(str(text.get(_key(i), "")) for i in item_ids.tolist())
     return ResponseData(
         student_code[rows],
         item_code[rows],
@@ -280,22 +280,36 @@ def _key(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def _coded(column: pd.Series) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Names in order, and the place of each row's among them. Each name is looked at once, not each row."""
+    import pandas as pd
+
+    code, values = pd.factorize(column)
+    names, place = np.unique(_keys(pd.Series(values)), return_inverse=True)
+    return names, place[code]
+
+
 def _keys(column: pd.Series) -> NDArray[Any]:
     """Names to sort by: integers stay integers (item 10 comes after item 9), everything else is text."""
     if column.dtype.kind in "iu":
         return column.to_numpy()
     if column.dtype.kind == "f" and len(column) and bool((column == column.round()).all()):
         return column.to_numpy().astype(np.int64)
-    return column.map(_key).to_numpy().astype(str)
+    return np.array([_key(v) for v in column.tolist()], dtype=str)
 
 
 def _q_from_column(
     column: pd.Series, item_code: NDArray[Any], n_items: int, sep: str
 ) -> tuple[sparse.csr_array, tuple[str, ...], NDArray[np.bool_]]:
-    pairs = {(int(j), text) for j, text in zip(item_code, column.map(lambda v: "" if v != v else _key(v)), strict=True)}
-    names = sorted({part.strip() for _, text in pairs for part in text.split(sep)} - {"", "nan", "None"}, key=_natural)
+    import pandas as pd
+
+    code, values = pd.factorize(column, use_na_sentinel=False)
+    texts = ["" if v != v else _key(v) for v in pd.Series(values).tolist()]
+    split = [[part.strip() for part in text.split(sep)] for text in texts]
+    names = sorted({part for parts in split for part in parts} - {"", "nan", "None"}, key=_natural)
     place = {name: k for k, name in enumerate(names)}
-    cells = sorted({(j, place[part.strip()]) for j, text in pairs for part in text.split(sep) if part.strip() in place})
+    pairs = np.unique(item_code.astype(np.int64) * len(texts) + code)
+    cells = sorted({(int(p) // len(texts), place[s]) for p in pairs for s in split[int(p) % len(texts)] if s in place})
     if not cells:
         raise DiagnosisError("the column of skills is empty")
     rows, columns = np.array(cells).T

@@ -145,14 +145,12 @@ class RCD(NeuralModel):
             "similar": np.array(similar, dtype=np.int64).reshape(-1, 2).T,
         }
         size = {"student": data.n_students, "item": data.n_items, "skill": data.n_kcs}
-        return {
-            name: Pattern(
-                *(torch.as_tensor(np.ascontiguousarray(e), device=self.device) for e in tables[name][::-1]),
-                (size[target], size[source]),
-            )
-            for name, source, target in _MAPS
-            if tables[name].size
-        }
+        found = {}
+        for name, source, target in _MAPS:
+            if tables[name].size:
+                column, row = (torch.as_tensor(np.ascontiguousarray(e), device=self.device) for e in tables[name])
+                found[name] = Pattern(row, column, (size[target], size[source]))
+        return found
 
     def _fit(self, data: ResponseData, valid: ResponseData | None) -> None:
         fit, valid = self._with_validation(data, valid)

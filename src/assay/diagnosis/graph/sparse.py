@@ -48,7 +48,7 @@ class Pattern:
         >>> pattern.product(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([[1.0], [10.0]])).tolist()
         [[10.0], [23.0]]
         """
-        out: Tensor = _Product.apply(value, x, self)  # type: ignore[no-untyped-call]
+        out: Tensor = _Product.apply(value, x, self)
         return out
 
     def multiply(self, value: Tensor, x: Tensor, *, transposed: bool = False) -> Tensor:
