@@ -122,9 +122,7 @@ def load_annotations(tasks: Sequence[Task], path: str | os.PathLike[str]) -> lis
         unknown = sorted(set(marks) - set(by_id))
         if unknown:
             raise TaskFileError(f"{path} names tasks that are not there: {', '.join(unknown[:5])}")
-        made = {
-            key: frozenset(parse_address(c, by_id[key].cell.sheet) for c in cells) for key, cells in marks.items()
-        }
+        made = {key: frozenset(parse_address(c, by_id[key].cell.sheet) for c in cells) for key, cells in marks.items()}
     except (OSError, json.JSONDecodeError, AttributeError, TypeError) as error:
         raise TaskFileError(f"{path} is no file of annotations ({type(error).__name__}: {error})") from error
     return [replace(task, intent=made[task.id]) if task.id in made else task for task in tasks]

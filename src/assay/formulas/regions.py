@@ -304,7 +304,8 @@ def formula_blocks(sheet: Sheet) -> list[Block]:
         groups.setdefault(number, []).append(i)
     rows, cols = row.tolist(), col.tolist()
     return [
-        Block(sheet.name, int(cls[members[0]]), tuple((rows[i], cols[i]) for i in members)) for members in groups.values()
+        Block(sheet.name, int(cls[members[0]]), tuple((rows[i], cols[i]) for i in members))
+        for members in groups.values()
     ]
 
 

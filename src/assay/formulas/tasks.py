@@ -249,9 +249,7 @@ def build_tasks(
     position = {id(c): i for i, c in enumerate(everything)}
     chosen.sort(key=lambda c: position[id(c)])
     tasks = [
-        Task(
-            f"{_label(c.book)}!{c.target}", c.book, c.target, "", c.truth, False, c.removed, None, c.function, mode
-        )
+        Task(f"{_label(c.book)}!{c.target}", c.book, c.target, "", c.truth, False, c.removed, None, c.function, mode)
         for c in chosen
     ]
     if abstain and tasks:
@@ -438,5 +436,3 @@ def load_tasks(folder: str | os.PathLike[str]) -> list[Task]:
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise TaskFileError(f"tasks.jsonl line {number}: {type(error).__name__} {error}") from error
     return tasks
-
-

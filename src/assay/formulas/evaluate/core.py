@@ -465,7 +465,9 @@ class Function:
 FUNCTIONS: dict[str, Function] = {}
 
 
-def function(names: str, kinds: str = "s", least: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def function(
+    names: str, kinds: str = "s", least: int | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function in the table under one or more names."""
     most = 255 if kinds.endswith("*") else len(kinds)
 

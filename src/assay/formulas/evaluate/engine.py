@@ -233,9 +233,7 @@ def formula_precedents(book: Workbook, formula: Formula, at: CellRef) -> list[tu
         first, last = np.searchsorted(a.row, [row1, row2 + 1])
         part = slice(int(first), int(last))
         hit = (a.cls[part] >= 0) & (a.col[part] >= col1) & (a.col[part] <= col2)
-        found.extend(
-            (sheet, int(r), int(c)) for r, c in zip(a.row[part][hit], a.col[part][hit], strict=True)
-        )
+        found.extend((sheet, int(r), int(c)) for r, c in zip(a.row[part][hit], a.col[part][hit], strict=True))
     return found
 
 
@@ -244,4 +242,13 @@ def is_error(value: object) -> bool:
     return isinstance(value, ErrorValue)
 
 
-__all__ = ["ENGINES", "CircularReference", "Engine", "Unsupported", "as_array", "formula_precedents", "is_error", "upstream"]
+__all__ = [
+    "ENGINES",
+    "CircularReference",
+    "Engine",
+    "Unsupported",
+    "as_array",
+    "formula_precedents",
+    "is_error",
+    "upstream",
+]

@@ -349,7 +349,12 @@ class Evaluator:
             if table is None:
                 fail(NAME_ERROR)
             return Area(
-                (table.sheet,), table.row1 + table.header_rows, table.col1, table.row2 - table.totals_rows, table.col2, self
+                (table.sheet,),
+                table.row1 + table.header_rows,
+                table.col1,
+                table.row2 - table.totals_rows,
+                table.col2,
+                self,
             )
         self.depth += 1
         if self.depth > 30:
@@ -455,9 +460,7 @@ class Evaluator:
 def _spanned(a: Area, b: Area) -> Area:
     if a.sheets != b.sheets:
         fail(VALUE)
-    return Area(
-        a.sheets, min(a.row1, b.row1), min(a.col1, b.col1), max(a.row2, b.row2), max(a.col2, b.col2), a.source
-    )
+    return Area(a.sheets, min(a.row1, b.row1), min(a.col1, b.col1), max(a.row2, b.row2), max(a.col2, b.col2), a.source)
 
 
 def _intersected(a: Area, b: Area) -> Area:

@@ -89,7 +89,9 @@ class Formualizer:
                     if isinstance(value, ErrorValue):
                         raise Fault(value)
                     if value is not None:
-                        book.set_value("S", i + 1, col + j, literal.number(value) if isinstance(value, float) else value)
+                        book.set_value(
+                            "S", i + 1, col + j, literal.number(value) if isinstance(value, float) else value
+                        )
             last = f":{column_name(col + len(grid[0]) - 1)}{len(grid)}" if isinstance(argument, list) else ""
             places.append(f"{column_name(col)}1{last}")
             col += len(grid[0]) + 1
@@ -149,7 +151,9 @@ class LibreOffice:
     def __init__(self, program: str | None = None) -> None:
         found = program or shutil.which("soffice") or shutil.which("libreoffice")
         if found is None:
-            raise EngineMissing("LibreOffice is not installed: the program soffice is needed (Debian: libreoffice-calc)")
+            raise EngineMissing(
+                "LibreOffice is not installed: the program soffice is needed (Debian: libreoffice-calc)"
+            )
         self.program = found
 
     def evaluate(
@@ -246,5 +250,3 @@ def _from_formulas(value: Any) -> Value:
         return float(value)
     text = str(value)
     return ErrorValue(text) if text.startswith("#") else float(value)
-
-

@@ -19,7 +19,9 @@ MAX_RATIO = 1000
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
-def open_workbook(source: str | os.PathLike[str] | bytes, max_bytes: int = MAX_BYTES, max_cells: int = MAX_CELLS) -> Workbook:
+def open_workbook(
+    source: str | os.PathLike[str] | bytes, max_bytes: int = MAX_BYTES, max_cells: int = MAX_CELLS
+) -> Workbook:
     """See `Workbook.open`."""
     path = "" if isinstance(source, bytes) else os.fspath(source)
     if isinstance(source, bytes):
@@ -28,7 +30,9 @@ def open_workbook(source: str | os.PathLike[str] | bytes, max_bytes: int = MAX_B
         try:
             size = os.path.getsize(path)
             if size > max_bytes:
-                raise WorkbookError(f"{path} has {size:,} bytes, the limit is {max_bytes:,}; raise max_bytes to read it")
+                raise WorkbookError(
+                    f"{path} has {size:,} bytes, the limit is {max_bytes:,}; raise max_bytes to read it"
+                )
             data = Path(path).read_bytes()
         except OSError as error:
             raise WorkbookError(f"{path} cannot be read ({error.strerror}); give the path of a workbook") from error

@@ -73,9 +73,7 @@ def _nper(ctx: Context, rate: Value, pmt: Value, pv: Value, fv: Value = 0.0, due
 
 
 @function("IPMT", "ssssss", 4)
-def _ipmt(
-    ctx: Context, rate: Value, period: Value, n: Value, pv: Value, fv: Value = 0.0, due: Value = 0.0
-) -> float:
+def _ipmt(ctx: Context, rate: Value, period: Value, n: Value, pv: Value, fv: Value = 0.0, due: Value = 0.0) -> float:
     r, k, d = to_number(rate), to_number(period), float(_or_zero(due) != 0)
     if not 1 <= k <= to_number(n):
         fail(NUM)
@@ -88,9 +86,7 @@ def _ipmt(
 
 
 @function("PPMT", "ssssss", 4)
-def _ppmt(
-    ctx: Context, rate: Value, period: Value, n: Value, pv: Value, fv: Value = 0.0, due: Value = 0.0
-) -> float:
+def _ppmt(ctx: Context, rate: Value, period: Value, n: Value, pv: Value, fv: Value = 0.0, due: Value = 0.0) -> float:
     pmt = _pmt_value(to_number(rate), to_number(n), to_number(pv), _or_zero(fv), float(_or_zero(due) != 0))
     return pmt - _ipmt(ctx, rate, period, n, pv, fv, due)
 

@@ -306,4 +306,3 @@ def _cell(ctx: Context, what: Value, a: Argument = None) -> Value:
         value = ctx.run.value(a.sheets[0], a.row1, a.col1)
         return "b" if value is None else "l" if isinstance(value, str) else "v"
     raise UnsupportedFunction("CELL", f"information {wanted!r}")
-

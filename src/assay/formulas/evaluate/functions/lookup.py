@@ -54,7 +54,9 @@ def position(key: Value, values: list[Value], kind: int, wild: bool = True) -> i
     found = -1
     sort = rank_of(key)
     if kind > 0:
-        usable = [i for i, v in enumerate(values) if v is not None and not isinstance(v, ErrorValue) and rank_of(v) == sort]
+        usable = [
+            i for i, v in enumerate(values) if v is not None and not isinstance(v, ErrorValue) and rank_of(v) == sort
+        ]
         low, high = 0, len(usable)
         while low < high:  # as Excel searches: halving, which matters where the column is not sorted
             middle = (low + high) // 2
@@ -168,7 +170,9 @@ def _xlookup(
     from assay.formulas.grammar.nodes import Missing
 
     try:
-        place = _xposition(key, _line(where), 0 if mode is ABSENT else to_int(mode), 1 if way is ABSENT else to_int(way))
+        place = _xposition(
+            key, _line(where), 0 if mode is ABSENT else to_int(mode), 1 if way is ABSENT else to_int(way)
+        )
     except Fault as fault:
         if fault.error == NA and other is not None and not isinstance(other, Missing):
             return ctx.run.node(other, ctx)
@@ -176,7 +180,9 @@ def _xlookup(
     tall = (where.height if isinstance(where, Area) else len(grid_of(where))) > 1
     if isinstance(result, Area):
         if tall or result.height > 1 and result.width == 1:
-            return Area(result.sheets, result.row1 + place, result.col1, result.row1 + place, result.col2, result.source)
+            return Area(
+                result.sheets, result.row1 + place, result.col1, result.row1 + place, result.col2, result.source
+            )
         return Area(result.sheets, result.row1, result.col1 + place, result.row2, result.col1 + place, result.source)
     grid = grid_of(result)
     return [grid[place]] if tall else [[row[place]] for row in grid]
@@ -210,7 +216,12 @@ def _index(ctx: Context, a: Argument, row: Value, col: Value = None, which: Valu
 
 @function("OFFSET", "rssss", 3)
 def _offset(
-    ctx: Context, a: Argument, rows: Value, cols: Value, height: Value = ABSENT, width: Value = ABSENT  # type: ignore[assignment]
+    ctx: Context,
+    a: Argument,
+    rows: Value,
+    cols: Value,
+    height: Value = ABSENT,
+    width: Value = ABSENT,  # type: ignore[assignment]
 ) -> Area:
     if not isinstance(a, Area):
         fail(VALUE)
@@ -272,9 +283,7 @@ def _columns(ctx: Context, a: Argument) -> float:
 
 
 @function("ADDRESS", "sssss", 2)
-def _address(
-    ctx: Context, row: Value, col: Value, kind: Value = 1.0, style: Value = True, sheet: Value = None
-) -> str:
+def _address(ctx: Context, row: Value, col: Value, kind: Value = 1.0, style: Value = True, sheet: Value = None) -> str:
     r, c, k = to_int(row), to_int(col), 1 if kind is ABSENT else to_int(kind)
     if not (1 <= r <= MAX_ROW and 1 <= c <= MAX_COL and 1 <= k <= 4):
         fail(VALUE)
@@ -416,4 +425,3 @@ def _cut(grid: Grid, rows: Value, cols: Value, take: bool) -> Grid:
 @function("TOCOL TOROW", "a")
 def _tocol(ctx: Context, a: Argument) -> Grid:
     return [[v] for v in flat(grid_of(a))]
-

@@ -82,7 +82,9 @@ def _sumproduct(ctx: Context, *args: Argument) -> float:
     grids = [grid_of(a) for a in args]
     shapes = {(len(g), len(g[0])) for g in grids}
     if len(shapes) > 1:
-        sizes = {(getattr(a, "height", len(g)), getattr(a, "width", len(g[0]))) for a, g in zip(args, grids, strict=True)}
+        sizes = {
+            (getattr(a, "height", len(g)), getattr(a, "width", len(g[0]))) for a, g in zip(args, grids, strict=True)
+        }
         if len(sizes) > 1:
             fail(VALUE)
         height, width = min(s[0] for s in shapes), min(s[1] for s in shapes)

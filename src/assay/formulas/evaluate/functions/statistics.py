@@ -117,9 +117,7 @@ def _count(ctx: Context, *args: Argument) -> float:
 
 @function("COUNTA", "e*", 1)
 def _counta(ctx: Context, *args: Argument) -> float:
-    return float(
-        sum(sum(v is not None for v in flat(a)) if isinstance(a, (Area, list)) else 1 for a in args)
-    )
+    return float(sum(sum(v is not None for v in flat(a)) if isinstance(a, (Area, list)) else 1 for a in args))
 
 
 @function("COUNTBLANK", "r")

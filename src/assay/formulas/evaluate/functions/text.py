@@ -270,4 +270,3 @@ def _from_digits(text: str, base: int, bits: int) -> float:
     except ValueError:
         fail(ErrorValue("#NUM!"))
     return float(value - (1 << bits) if value >= 1 << (bits - 1) else value)
-
