@@ -136,6 +136,28 @@ def test_variants_train(model, made):
     assert np.isfinite(model.mastery_se_).all()
 
 
+@pytest.mark.parametrize("p", [0.2, 0.5, 0.9])
+def test_dropout_drops_a_share_and_keeps_the_mean(p):
+    from assay.diagnosis.neural.layers import dropout
+
+    torch.manual_seed(0)
+    x = torch.full((301, 667), 3.0, requires_grad=True)
+    y = dropout(x, p, True)
+    n = x.numel()
+    assert float((y == 0).float().mean()) == pytest.approx(p, abs=4 * (p * (1 - p) / n) ** 0.5 + 1e-5)
+    assert float(y.detach().mean()) == pytest.approx(3.0, rel=0.02)
+    kept = (y != 0).float()
+    for shift in (1, 2, 3, 4):  # neighbours share a draw of 64 bits and must still be independent
+        a, b = kept.flatten()[:-shift], kept.flatten()[shift:]
+        assert abs(float(((a - a.mean()) * (b - b.mean())).mean())) < 4 * p * (1 - p) / n**0.5
+    y.sum().backward()
+    assert torch.allclose(x.grad, kept / (1 - p))
+    assert dropout(x, p, False) is x
+    assert dropout(x, 0.0, True) is x
+    torch.manual_seed(0)
+    assert torch.equal(dropout(x, p, True), y)
+
+
 def test_attention_equals_dense_attention():
     torch.manual_seed(0)
     layer = GraphAttention(4)

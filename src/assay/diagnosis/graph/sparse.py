@@ -14,7 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
+with warnings.catch_warnings():  # the first compressed matrix of a process says that they are in beta
+    warnings.simplefilter("ignore")
+    torch.eye(1).to_sparse_csr()
 AT_ONCE = 1 << 18  # numbers (edges x dim) of a block of the values' gradient
 
 

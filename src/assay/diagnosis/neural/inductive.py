@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.diagnosis.neural.base import NeuralModel, plateau
-from assay.diagnosis.neural.layers import Head, PosLinear, PosMLP, Tables
+from assay.diagnosis.neural.layers import Head, PosLinear, PosMLP, Tables, dropout
 from assay.diagnosis.responses import ResponseData
 
 DRAWS = 16
@@ -55,7 +55,7 @@ class _Encoder(nn.Module):
         weight = self.first.abs() if self.positive else self.first
         x = torch.sigmoid(F.embedding_bag(column, weight, offsets, mode="sum", per_sample_weights=sign) + self.bias)
         for layer in self.layers:
-            x = torch.sigmoid(layer(F.dropout(x, self.dropout, self.training)))
+            x = torch.sigmoid(layer(dropout(x, self.dropout, self.training)))
         return x
 
 

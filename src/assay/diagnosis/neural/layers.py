@@ -13,6 +13,23 @@ from torch import Tensor, nn
 Tables = Mapping[str, Tensor]
 
 
+def dropout(x: Float[Tensor, "*shape"], p: float, training: bool) -> Float[Tensor, "*shape"]:
+    """Dropout from 16 random bits a number, four numbers a draw; ``p`` counts in 65,536ths.
+
+    On a CPU the draws of ``torch.nn.functional.dropout`` (one each) take a quarter of a training step of NCDM.
+
+    >>> _ = torch.manual_seed(0)
+    >>> round(float((dropout(torch.ones(1000, 100), 0.2, True) > 0).float().mean()), 2)
+    0.8
+    """
+    if not training or p == 0:
+        return x
+    n = x.numel()
+    bits = torch.empty((n + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    kept = bits.view(torch.int16)[:n].view(x.shape) >= round(p * 65_536) - 32_768
+    return x * kept.to(x.dtype).mul_(1 / (1 - p))
+
+
 class PosLinear(nn.Linear):
     """A linear layer whose weights count by their absolute value, or are clipped at 0 after each step
     (``mode="clip"``).
@@ -54,7 +71,7 @@ class PosMLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch inputs"]) -> Float[Tensor, " batch"]:
         for layer in self.layers[:-1]:
-            x = F.dropout(self.activation(layer(x)), self.dropout, self.training)
+            x = dropout(self.activation(layer(x)), self.dropout, self.training)
         logit: Tensor = self.layers[-1](x).squeeze(1)
         return logit
 
