@@ -22,6 +22,7 @@ from scipy.spatial import cKDTree
 TREE_DIMENSIONS = 12  # above, distances by matrix products beat a k-d tree
 EXACT_CELLS = 50_000
 THRESHOLD = 1e-4
+BANDWIDTH_NEIGHBOR = 10
 
 
 @dataclass
@@ -120,7 +121,11 @@ def _brute(
 
 
 def alpha_decay_kernel(
-    neighbors: Neighbors, *, decay: float = 40.0, bandwidth_neighbor: int = 10, threshold: float = THRESHOLD
+    neighbors: Neighbors,
+    *,
+    decay: float = 40.0,
+    bandwidth_neighbor: int = BANDWIDTH_NEIGHBOR,
+    threshold: float = THRESHOLD,
 ) -> sparse.csr_array:
     """Symmetric kernel K_ij = exp(-(d_ij/s_i)^a)/2 + exp(-(d_ij/s_j)^a)/2, with s_i the distance to a near neighbour.
 

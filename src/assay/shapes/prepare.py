@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import ndtri
 
 from assay.shapes.errors import (
     ConstantDataError,
@@ -26,7 +27,8 @@ from assay.shapes.errors import (
 )
 
 LEAST_CELLS = 50
-UNCORRELATED = 0.01
+UNCORRELATED = 0.01  # or what chance leaves among so many columns and cells
+CHANCE = 0.01
 HIGHLY_VARIABLE = 2000
 PRINCIPAL = 50
 
@@ -87,8 +89,9 @@ def prepare(
         Of AnnData: an entry of ``obsm``, or ``"X"``. Default: ``X_pca`` if it is there, else principal components of
         the log-normalised 2000 most variable genes.
     scale : {"auto", True, False, None}
-        z-scores. ``"auto"``: if the standard deviations of the columns differ more than 10-fold and the columns are
-        correlated (principal components are not).
+        z-scores. ``"auto"``: if the standard deviations of the columns differ more than 10-fold and columns are
+        correlated, above 0.01 and above what chance leaves at the 1 % level. Principal components are not, nor are the
+        axes of a thin ring, whose noise would be blown up.
     rank : "auto" or int
 
     Raises
@@ -287,9 +290,11 @@ def _scaling(
     if embedded or deviation[varying].max() <= 10 * deviation[varying].min():
         return none
     sample = matrix[:: max(1, len(matrix) // 20_000), varying] if len(matrix) > 20_000 else matrix[:, varying]
-    correlation = np.corrcoef(sample, rowvar=False).reshape(int(varying.sum()), -1)
+    d = int(varying.sum())
+    correlation = np.corrcoef(sample, rowvar=False).reshape(d, -1)
     np.fill_diagonal(correlation, 0.0)
-    return none if np.abs(correlation).max() < UNCORRELATED else full
+    chance = ndtri(1 - CHANCE / max(d * (d - 1), 1)) / np.sqrt(len(sample))  # two-sided, over all pairs
+    return none if np.abs(correlation).max() < max(UNCORRELATED, chance) else full
 
 
 def _principal_axes(

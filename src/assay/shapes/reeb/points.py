@@ -12,6 +12,7 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial import cKDTree
 
 from assay.shapes.kernel import (
+    BANDWIDTH_NEIGHBOR,
     Diffusion,
     Neighbors,
     alpha_decay_kernel,
@@ -23,6 +24,9 @@ from assay.shapes.kernel import (
 SPLIT_RATIO = 0.1
 SPLIT_SHARE = 0.02
 ALL_CELLS = 5000
+STRAY = 1.5
+COMPANIONS = 3
+STRAY_SHARE = 0.2
 
 
 @dataclass
@@ -39,7 +43,9 @@ class Points:
     adjacency : csr_array[m, m]
         Pattern of pairs joined by an edge of the neighbour graph.
     point_of : int64[n]
-        Point of each distinct cell.
+        Point of each distinct cell; of a stray cell that of its nearest other cell.
+    stray : bool[n]
+        Cells that lie alone (see `stray_cells`) and are no points, nor part of landmarks.
     extend : csr_array[n, m], optional
         P_nm: what carries functions on landmarks to cells; None where points are cells.
     """
@@ -51,6 +57,7 @@ class Points:
     adjacency: sparse.csr_array
     neighbors: Neighbors
     point_of: Int[np.ndarray, " n"]
+    stray: NDArray[np.bool_]
     extend: sparse.csr_array | None = None
 
     def __len__(self) -> int:
@@ -76,23 +83,69 @@ def make_points(
     """
     found = neighbors or nearest_neighbors(X, n_neighbors, n_jobs=n_jobs, random_state=random_state)
     raw = alpha_decay_kernel(found, decay=decay)
-    kernel = without_density(raw, weights)
-    if len(X) <= max(ALL_CELLS, n_landmarks):
-        return Points(X, weights, kernel, weights, raw, found, np.arange(len(X)))
-    nearest = _landmarks(X, n_landmarks, random_state, n_jobs)
+    stray = stray_cells(found)
+    core = np.flatnonzero(~stray)
+    nearest_core = _nearest_core(X, stray, found, n_jobs)
+    if stray.any():
+        raw = raw[core][:, core].tocsr()
+    kernel = without_density(raw, weights[core])
+    if len(core) <= max(ALL_CELLS, n_landmarks):
+        return Points(X[core], weights[core], kernel, weights[core], raw, found, nearest_core, stray)
+    Y, w = X[core], weights[core]
+    nearest = _landmarks(Y, n_landmarks, random_state, n_jobs)
     _, nearest = np.unique(nearest, return_inverse=True)
-    m = int(nearest.max()) + 1
-    indicator = sparse.csr_array((weights, (np.arange(len(X)), nearest)), shape=(len(X), m))
+    n, m = len(Y), int(nearest.max()) + 1
+    indicator = sparse.csr_array((w, (np.arange(n), nearest)), shape=(n, m))
     to_landmarks = (kernel @ indicator).tocsr()
     extend = (sparse.diags_array(1.0 / np.asarray(to_landmarks.sum(axis=1)).ravel()) @ to_landmarks).tocsr()
-    compressed = (to_landmarks.T @ sparse.diags_array(weights) @ extend).tocsr()
+    compressed = (to_landmarks.T @ sparse.diags_array(w) @ extend).tocsr()
     compressed = (0.5 * (compressed + compressed.T)).tocsr()
-    pattern = sparse.csr_array((np.ones(len(X)), (np.arange(len(X)), nearest)), shape=(len(X), m))
+    pattern = sparse.csr_array((np.ones(n), (np.arange(n), nearest)), shape=(n, m))
     links = (pattern.T @ (raw @ pattern)).tocsr()
     links.setdiag(1.0)
-    mass = np.bincount(nearest, weights, minlength=m)
-    centres = np.stack([np.bincount(nearest, weights * X[:, j], minlength=m) / mass for j in range(X.shape[1])], axis=1)
-    return Points(centres, mass, compressed, np.ones(m), links, found, nearest.astype(np.int64), extend)
+    mass = np.bincount(nearest, w, minlength=m)
+    centres = np.stack([np.bincount(nearest, w * Y[:, j], minlength=m) / mass for j in range(Y.shape[1])], axis=1)
+    point_of = nearest.astype(np.int64)[nearest_core]
+    if stray.any():
+        extend = extend[nearest_core].tocsr()
+    return Points(centres, mass, compressed, np.ones(m), links, found, point_of, stray, extend)
+
+
+def stray_cells(neighbors: Neighbors) -> NDArray[np.bool_]:
+    """Cells that lie alone: their distance to the tenth neighbour is over twice the median of their neighbours' own.
+
+    A local outlier factor (Breunig et al. 2000) of distances instead of reachability densities. Such cells would join
+    arcs that have nothing to do with each other. At most a fifth of the cells, the loneliest, count.
+
+    Examples
+    --------
+    >>> X = np.append(np.linspace(0, 1, 200), 9.0)[:, None]
+    >>> np.flatnonzero(stray_cells(nearest_neighbors(X, 15))).tolist()
+    [200]
+    """
+    k = neighbors.distances.shape[1]
+    reach = neighbors.distances[:, min(BANDWIDTH_NEIGHBOR, k) - 1]
+    own = neighbors.distances[:, min(COMPANIONS, k) - 1]
+    ratio = own / np.maximum(np.median(reach[neighbors.indices], axis=1), 1e-12)
+    return ratio > max(STRAY, float(np.quantile(ratio, 1 - STRAY_SHARE)))
+
+
+def _nearest_core(
+    X: NDArray[np.float64], stray: NDArray[np.bool_], neighbors: Neighbors, n_jobs: int
+) -> NDArray[np.int64]:
+    """Number among the cells that are not stray of each cell, or of the nearest such cell."""
+    number = np.cumsum(~stray) - 1
+    out = number.astype(np.int64)
+    lost = np.flatnonzero(stray)
+    if not len(lost):
+        return out
+    good = ~stray[neighbors.indices[lost]]
+    first = neighbors.indices[lost, good.argmax(axis=1)]
+    out[lost] = number[first]
+    alone = lost[~good.any(axis=1)]
+    if len(alone):
+        out[alone] = cKDTree(X[~stray]).query(X[alone], workers=n_jobs)[1]
+    return out
 
 
 def _landmarks(X: NDArray[np.float64], m: int, random_state: int, n_jobs: int) -> NDArray[np.int64]:

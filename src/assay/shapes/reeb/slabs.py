@@ -2,7 +2,9 @@
 between.
 
 One minimum spanning tree a slab holds the whole Vietoris-Rips filtration of its connected components, so the components
-at every epsilon are read off and none is computed twice.
+at every epsilon are read off and none is computed twice. Pairs that are neighbours in the neighbour graph count as
+joined from the start (distance 0): the graph follows the local density, and one epsilon for all slabs would have to be
+as large as the sparsest stretch needs, where dense branches are one long before.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Slabs:
         Points with ``bounds[s, 0] <= lens <= bounds[s, 1]``.
     linkages : list of float64[m_s - 1, 4]
         Single linkage of each slab (SciPy's form); empty for slabs of 0 or 1 point.
-    crossings, crossing_lengths : int64[e, 2], float64[e]
+    crossings : int64[e, 2]
         Edges of the neighbour graph from the last slab of one point to the first slab of another, the next slab up.
     """
 
@@ -38,10 +40,9 @@ class Slabs:
     members: list[NDArray[np.int64]]
     linkages: list[NDArray[np.float64]]
     crossings: Int[np.ndarray, "edges 2"] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
-    crossing_lengths: Float[np.ndarray, " edges"] = field(default_factory=lambda: np.empty(0))
 
     def components(self, slab: int, epsilon: float) -> NDArray[np.int64]:
-        """Label of each member: its component in the graph of all pairs within ``epsilon``."""
+        """Label of each member: its component in the graph of all pairs within ``epsilon`` and all neighbours."""
         m = len(self.members[slab])
         if m < 2:
             return np.zeros(m, dtype=np.int64)
@@ -56,15 +57,20 @@ class Slabs:
             parent = further
 
     def ladder(self, n_levels: int) -> Float[np.ndarray, " levels"]:
-        """Geometric ladder of epsilon from the median edge of the spanning trees to the longest."""
-        heights = [Z[:, 2] for Z in self.linkages if len(Z)]
-        if not heights:
-            return np.ones(1)
-        edges = np.concatenate(heights)
-        low, high = float(np.median(edges)), float(edges.max())
-        if high <= 0:
-            return np.ones(1)
-        return np.geomspace(max(low, 1e-6 * high), high * (1 + 1e-9), n_levels)
+        """0 (the neighbour graph alone), then a geometric ladder of epsilon over the joins that it does not make.
+
+        Without a graph: from the median edge of the spanning trees to the longest.
+        """
+        heights = np.concatenate([Z[:, 2] for Z in self.linkages] or [np.empty(0)])
+        joined = bool((heights == 0).any())
+        heights = heights[heights > 0]
+        if not len(heights):
+            return np.zeros(1)
+        high = float(heights.max()) * (1 + 1e-9)
+        if not joined:
+            return np.geomspace(max(float(np.median(heights)), 1e-6 * high), high, n_levels)
+        low = max(float(heights.min()), 1e-3 * high)
+        return np.concatenate([[0.0], np.geomspace(low, high, n_levels - 1)]) if n_levels > 1 else np.array([high])
 
 
 def slab_bounds(
@@ -100,8 +106,8 @@ def make_slabs(
 ) -> Slabs:
     """Slabs of a lens and the single linkage of each, by Euclidean distance of ``coordinates``.
 
-    With a ``graph`` (lengths of neighbour edges), components of adjacent slabs are also joined by its edges of at most
-    epsilon: where cells are sparse, two slabs of one arc may share none.
+    With a ``graph`` of neighbours these are at distance 0, and components of adjacent slabs are also joined by its
+    edges: where cells are sparse, two slabs of one arc may share none.
     """
     bounds = slab_bounds(lens, n_intervals, overlap, weights)
     order = np.argsort(lens, kind="stable")
@@ -109,19 +115,29 @@ def make_slabs(
     first = np.searchsorted(ordered, bounds[:, 0], "left")
     last = np.searchsorted(ordered, bounds[:, 1], "right")
     members = [np.sort(order[a:b]) for a, b in zip(first, last, strict=True)]
-    linkages = [linkage(pdist(coordinates[m]), "single") if len(m) > 1 else np.empty((0, 4)) for m in members]
+    linkages = [_single_linkage(coordinates[m], None if graph is None else graph[m][:, m]) for m in members]
     if graph is None:
         return Slabs(bounds, members, linkages)
     lowest, highest = np.full(len(lens), -1), np.full(len(lens), -1)
     for s, points in enumerate(members):
         highest[points] = s
         lowest[points] = np.where(lowest[points] < 0, s, lowest[points])
-    edges = graph.tocoo()
-    a, b = edges.coords
+    a, b = graph.tocoo().coords
     across = lowest[b] == highest[a] + 1
-    return Slabs(
-        bounds, members, linkages, np.stack([a[across], b[across]], axis=1).astype(np.int64), edges.data[across]
-    )
+    return Slabs(bounds, members, linkages, np.stack([a[across], b[across]], axis=1).astype(np.int64))
+
+
+def _single_linkage(points: NDArray[np.float64], graph: sparse.csr_array | None) -> NDArray[np.float64]:
+    m = len(points)
+    if m < 2:
+        return np.empty((0, 4))
+    distances = pdist(points)
+    if graph is not None:
+        i, j = graph.tocoo().coords
+        upper = i < j
+        i, j = i[upper].astype(np.int64), j[upper].astype(np.int64)
+        distances[m * i + j - (i + 2) * (i + 1) // 2] = 0.0
+    return linkage(distances, "single")
 
 
 @dataclass
@@ -186,7 +202,7 @@ def level_graph(
                 pairs = np.unique(below[shared] * (len(slab_of) + 1) + here[shared])
                 edges.append(np.stack(np.divmod(pairs, len(slab_of) + 1), axis=1))
         below = here
-    near = slabs.crossings[slabs.crossing_lengths <= epsilon]
+    near = slabs.crossings
     edges.append(np.stack([last[near[:, 0]], first[near[:, 1]]], axis=1))
     pairs = np.unique(np.concatenate(edges), axis=0)
     sizes = np.array([len(m) for m in members], dtype=np.int64)
