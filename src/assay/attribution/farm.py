@@ -1,0 +1,671 @@
+"""The retraining farm: many models of one recipe on many subsets, trained at once.
+
+Parameters of all models of a chunk are stacked along a new first axis; one batched forward pass (``torch.func.vmap``), one
+backward pass and one optimiser step serve all of them. Every model starts from a fresh seeded initialisation and follows
+the same order of batches as the plain loop with that seed, so the two agree to rounding. Finished chunks are files; a
+killed run goes on after the last of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from assay.attribution.errors import AttributionError, CheckpointMismatch, ShapeMismatch, UnsupportedModel
+from assay.attribution.fitting import FitSpec, MakeModel, as_tensors, batch_orders, content_hash, fit_one
+from assay.attribution.outputs import check_labels, default_target, loss_rows, predictions, target_rows
+from assay.training import seeded
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """Outputs of retrained models.
+
+    Attributes
+    ----------
+    subsets : int array (m, n)
+        Training rows of each model, padded with -1 where sizes differ.
+    outputs : float32 array (m, T)
+        The explained number of each test row under each model, mean over ``n_seeds`` trainings.
+    repeats : float32 array (n_seeds, m, T)
+        The same by seed.
+    predictions : array (n_seeds, m, T)
+        Predicted classes (or values).
+    seeds : tuple of int
+    n_train : int
+    """
+
+    subsets: Int[np.ndarray, "m n"]
+    outputs: Float[np.ndarray, "m t"]
+    repeats: Float[np.ndarray, "s m t"]
+    predictions: np.ndarray
+    seeds: tuple[int, ...]
+    n_train: int
+
+    def masks(self) -> Bool[np.ndarray, "m n_train"]:
+        """Whether each training row is in each subset."""
+        mask = np.zeros((len(self.subsets), self.n_train), dtype=bool)
+        rows, columns = np.nonzero(self.subsets >= 0)
+        mask[rows, self.subsets[rows, columns]] = True
+        return mask
+
+    def counts(self) -> Int[np.ndarray, "m n_train"]:
+        """How often each training row is in each subset (bootstrap samples repeat rows)."""
+        out = np.zeros((len(self.subsets), self.n_train), dtype=np.int64)
+        for j, subset in enumerate(self.subsets):
+            out[j] = np.bincount(subset[subset >= 0], minlength=self.n_train)
+        return out
+
+    def rows(self, test_rows: Any) -> GroundTruth:
+        """The same for some of the test rows."""
+        return GroundTruth(
+            self.subsets, self.outputs[:, test_rows], self.repeats[:, :, test_rows],
+            self.predictions[:, :, test_rows], self.seeds, self.n_train,
+        )  # fmt: skip
+
+
+def random_subsets(n: int, m: int, alpha: float, seed: int) -> Int[np.ndarray, "m k"]:
+    """``m`` subsets of ``int(alpha n)`` rows without replacement, drawn in turn from one generator.
+
+    >>> random_subsets(4, 2, 0.5, seed=0).shape
+    (2, 2)
+    """
+    size = int(alpha * n)
+    if not 0 < size <= n:
+        raise AttributionError(f"alpha={alpha} of {n} rows is {size} rows; a subset needs at least 1 and at most {n}")
+    generator = torch.Generator().manual_seed(seed)
+    return np.stack([torch.randperm(n, generator=generator)[:size].numpy() for _ in range(m)]).astype(np.int32)
+
+
+def coin_subsets(n: int, m: int, seed: int) -> Int[np.ndarray, "m k"]:
+    """``m`` subsets that hold each row with probability one half (never none), padded with -1."""
+    generator = torch.Generator().manual_seed(seed)
+    coins = torch.rand(m, n, generator=generator) < 0.5
+    coins[~coins.any(1), 0] = True
+    out = np.full((m, int(coins.sum(1).max())), -1, dtype=np.int32)
+    for j, row in enumerate(coins):
+        chosen = torch.nonzero(row).flatten().numpy()
+        out[j, : len(chosen)] = chosen
+    return out
+
+
+def leave_out(n: int, groups: Sequence[Sequence[int]]) -> Int[np.ndarray, "m k"]:
+    """All rows but those of a group, for each group; padded with -1 where groups differ in size."""
+    out = np.full((len(groups), n - min(len(g) for g in groups)), -1, dtype=np.int32)
+    for j, group in enumerate(groups):
+        keep = np.setdiff1d(np.arange(n), np.asarray(group))
+        out[j, : len(keep)] = keep
+    return out
+
+
+def bootstrap_subsets(n: int, m: int, seed: int) -> Int[np.ndarray, "m n"]:
+    """``m`` samples of ``n`` rows with replacement."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, n, (m, n), generator=generator).numpy().astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run would take: seconds on this machine, bytes of the largest chunk, models and steps of each."""
+
+    seconds: float
+    bytes: int
+    models: int
+    steps: int
+
+
+class RetrainingFarm:
+    """Trains models on subsets and keeps what they say about test rows.
+
+    Parameters
+    ----------
+    make_model : callable
+        ``() -> nn.Module``, freshly initialised.
+    fit_spec : FitSpec
+    n_subsets : int
+    alpha : float
+        Share of the rows in a random subset.
+    seed : int
+        Of the random subsets.
+    model_seed : int
+        Of initialisation and batch order, the same for all subsets; repeat r uses ``model_seed + r``.
+    n_seeds : int
+        Trainings of each subset, for the noise ceiling of LDS.
+    folder : path, optional
+        Where finished chunks are kept; a run with the same content goes on from them.
+    chunk : int or "auto"
+        Models trained at once; "auto" fits ``memory``.
+    memory : int
+        Bytes that a chunk may take.
+    engine : {"auto", "vmap", "loop"}
+        "auto" takes vmap unless the model has layers that it cannot stack (batch normalisation, dropout).
+    vary_seed : bool
+        Subset j of repeat r is trained with seed ``model_seed + r * m + j`` instead, so that models differ by
+        initialisation too.
+
+    Examples
+    --------
+    >>> from assay.attribution.models import ModelSpec
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> spec = FitSpec(epochs=5, lr=0.1)
+    >>> farm = RetrainingFarm(ModelSpec.of("mlp", inputs=4, outputs=3, hidden=(8,)), spec, n_subsets=6)
+    >>> truth = farm.run(X.astype("float32"), y, X[:9].astype("float32"), y[:9])
+    >>> truth.outputs.shape, truth.subsets.shape
+    ((6, 9), (6, 75))
+    """
+
+    def __init__(
+        self, make_model: MakeModel, fit_spec: FitSpec | None = None, n_subsets: int = 100, alpha: float = 0.5,
+        seed: int = 42, model_seed: int = 0, n_seeds: int = 1, folder: str | os.PathLike[str] | None = None,
+        chunk: int | str = "auto", memory: int = 1 << 29, engine: str = "auto", vary_seed: bool = False,
+        device: str | torch.device = "cpu", keep_models: bool = False,
+    ) -> None:  # fmt: skip
+        if engine not in ("auto", "vmap", "loop"):
+            raise AttributionError(f"engine is auto, vmap or loop, not {engine!r}")
+        if n_subsets < 1 or n_seeds < 1:
+            raise AttributionError(f"n_subsets and n_seeds are at least 1, not {n_subsets} and {n_seeds}")
+        self.make_model, self.fit_spec = make_model, fit_spec or FitSpec()
+        self.n_subsets, self.alpha, self.seed = n_subsets, alpha, seed
+        self.model_seed, self.n_seeds, self.vary_seed = model_seed, n_seeds, vary_seed
+        self.folder = None if folder is None else Path(folder)
+        self.chunk, self.memory, self.engine, self.device = chunk, memory, engine, device
+        self.keep_models = keep_models
+        self.states_: list[dict[str, Tensor]] = []
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(
+        self, X: Any, y: Any, X_test: Any, y_test: Any, *, subsets: Any = None, target: str | None = None,
+        report: Callable[[int, int], None] | None = None,
+    ) -> GroundTruth:  # fmt: skip
+        """Train all models (those not on file yet) and evaluate them.
+
+        Parameters
+        ----------
+        X, y : arrays (N, ...), (N,)
+        X_test, y_test : arrays (T, ...), (T,)
+        subsets : int array (m, n), optional
+            Rows of each model, padded with -1; default: random subsets.
+        target : str, optional
+            The number that is kept of each test row; default: margin, prediction or log-probability by task.
+        report : callable, optional
+            ``(models done, models in all)``.
+
+        Raises
+        ------
+        ShapeMismatch, LabelError
+        CheckpointMismatch
+            If the folder holds chunks of other data or settings.
+        UnsupportedModel
+            If ``engine="vmap"`` and a layer cannot be stacked.
+        """
+        x, labels = as_tensors(X, y, device=self.device)
+        xt, yt = as_tensors(X_test, y_test, device=self.device)
+        n = len(x)
+        chosen = random_subsets(n, self.n_subsets, self.alpha, self.seed) if subsets is None else _checked(subsets, n)
+        target = target or default_target(self.fit_spec.task)
+        jobs = self._jobs(len(chosen))
+        content = self._content(x, labels, xt, yt, chosen, target)
+        folder = self._open(content)
+        engine, size = self._plan(x, labels, xt, chosen)
+        outputs = np.empty((len(jobs), len(xt)), dtype=np.float32)
+        predicted: np.ndarray | None = None
+        self.states_ = []
+        done = 0
+        for low, high in self._chunks(folder, len(jobs), size):
+            part = jobs[low:high]
+            loaded = _load(folder, low, high, len(xt), self.keep_models)
+            if loaded is None:
+                loaded = self._train(engine, x, labels, xt, yt, chosen, part, target)
+                _save(folder, low, high, *loaded)
+            values, guess, states = loaded
+            outputs[low:high] = values
+            if predicted is None:
+                predicted = np.empty((len(jobs), *guess.shape[1:]), dtype=guess.dtype)
+            predicted[low:high] = guess
+            if self.keep_models:
+                self.states_ += states
+            done = high
+            if report is not None:
+                report(done, len(jobs))
+        assert predicted is not None
+        repeats = outputs.reshape(self.n_seeds, len(chosen), -1)
+        return GroundTruth(
+            chosen.astype(np.int32), repeats.mean(0), repeats,
+            predicted.reshape(self.n_seeds, len(chosen), *predicted.shape[1:]),
+            tuple(self.model_seed + r for r in range(self.n_seeds)), n,
+        )  # fmt: skip
+
+    def outputs_of(self, X_test: Any, y_test: Any, *, target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs and predictions (models, T) of the models that the last run kept (``keep_models=True``).
+
+        Raises
+        ------
+        AttributionError
+            If no models were kept.
+        """
+        if not self.states_ or not self.states_[0]:
+            raise AttributionError("no models were kept; make the farm with keep_models=True and run it first")
+        xt, yt = as_tensors(X_test, y_test, device=self.device)
+        target = target or default_target(self.fit_spec.task)
+        values, guesses = [], []
+        model = seeded(self.model_seed, self.make_model).to(self.device).eval()
+        for state in self.states_:
+            model.load_state_dict(state)
+            with torch.no_grad():
+                logits = torch.cat([model(xt[i : i + 1024]) for i in range(0, len(xt), 1024)])
+            values.append(target_rows(logits, yt, self.fit_spec.task, target).cpu().numpy())
+            guesses.append(_small(predictions(logits, self.fit_spec.task)))
+        return np.stack(values).astype(np.float32), np.stack(guesses)
+
+    def estimate_cost(self, X: Any, y: Any, *, subsets: Any = None, n_models: int | None = None) -> Cost:
+        """Seconds and bytes of a run, from timing a few steps of one chunk; nothing is kept.
+
+        Examples
+        --------
+        >>> from assay.attribution.models import ModelSpec
+        >>> farm = RetrainingFarm(ModelSpec.of("mlp", inputs=4, outputs=2), FitSpec(epochs=3), n_subsets=10)
+        >>> cost = farm.estimate_cost(np.zeros((100, 4), "float32"), np.zeros(100, int))
+        >>> cost.models, cost.steps, cost.seconds > 0
+        (10, 3, True)
+        """
+        x, labels = as_tensors(X, y, device=self.device)
+        chosen = (
+            random_subsets(len(x), self.n_subsets, self.alpha, self.seed) if subsets is None else np.asarray(subsets)
+        )
+        models = (n_models or len(chosen)) * self.n_seeds
+        engine, size = self._plan(x, labels, x[:1], chosen)
+        steps = len(batch_orders(chosen.shape[1], self.fit_spec, 0))
+        rows = torch.as_tensor(chosen[:1]).long()
+        if engine == "loop":
+            few = FitSpec(**{**self.fit_spec.__dict__, "epochs": 1})
+            began = time.perf_counter()
+            fit_one(self.make_model, few, x, labels, seed=self.model_seed, rows=rows[0][rows[0] >= 0])
+            each = (time.perf_counter() - began) / max(len(batch_orders(chosen.shape[1], few, 0)), 1)
+            return Cost(each * steps * models, self._bytes(x, labels), models, steps)
+        size = min(size, models)
+        stack = _Stack([seeded(self.model_seed, self.make_model) for _ in range(size)], self.fit_spec, self.device)
+        index = rows[:, : self.fit_spec.batch_size].clamp(min=0).expand(size, -1)
+        stack.step(x[index], labels[index], None, 0, steps)
+        began = time.perf_counter()
+        for _ in range(3):
+            stack.step(x[index], labels[index], None, 0, steps)
+        each = (time.perf_counter() - began) / 3
+        return Cost(each * steps * models / size, self._bytes(x, labels) * size, models, steps)
+
+    def _jobs(self, m: int) -> list[tuple[int, int]]:
+        """(subset, seed) of each model."""
+        if self.vary_seed:
+            return [(j, self.model_seed + r * m + j) for r in range(self.n_seeds) for j in range(m)]
+        return [(j, self.model_seed + r) for r in range(self.n_seeds) for j in range(m)]
+
+    def _plan(self, x: Tensor, y: Tensor, xt: Tensor, subsets: np.ndarray) -> tuple[str, int]:
+        probe = seeded(self.model_seed, self.make_model).to(self.device)
+        names = [f"{name} ({type(m).__name__})" for name, m in probe.named_modules() if _cannot_stack(m)]
+        if names and self.engine == "vmap":
+            raise UnsupportedModel(
+                f"layers that keep running statistics or draw random numbers cannot be stacked: {', '.join(names)}; "
+                f"use engine='loop', or group or layer normalisation"
+            )
+        with torch.no_grad():
+            check_labels(probe.eval()(x[:2]), y, self.fit_spec.task)
+        engine = "loop" if names or self.engine == "loop" else "vmap"
+        if self.chunk != "auto":
+            return engine, int(self.chunk)
+        return engine, int(np.clip(self.memory // max(self._bytes(x, y), 1), 1, 64))
+
+    def _bytes(self, x: Tensor, y: Tensor) -> int:
+        """Bytes of one model in a chunk: weights, gradient, optimiser state, a batch and its activations."""
+        probe = seeded(self.model_seed, self.make_model)
+        weights = sum(p.numel() * p.element_size() for p in probe.parameters())
+        seen: list[int] = []
+        hooks = [
+            m.register_forward_hook(lambda _m, _i, out: seen.append(out.numel() * out.element_size()))
+            for m in probe.modules()
+            if not list(m.children())
+        ]
+        with torch.no_grad():
+            probe.eval()(x[:1].cpu())
+        for hook in hooks:
+            hook.remove()
+        row = x[:1].numel() * x.element_size() + 3 * sum(seen)
+        return int(5 * weights + self.fit_spec.batch_size * row)
+
+    def _train(
+        self, engine: str, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor, subsets: np.ndarray,
+        jobs: list[tuple[int, int]], target: str,
+    ) -> tuple[np.ndarray, np.ndarray, list[dict[str, Tensor]]]:  # fmt: skip
+        spec = self.fit_spec
+        lists = [torch.as_tensor(subsets[j][subsets[j] >= 0]).long() for j, _ in jobs]
+        if engine == "loop":
+            values, guesses, states = [], [], []
+            for rows, (_, seed) in zip(lists, jobs, strict=True):
+                model, _ = fit_one(self.make_model, spec, x, y, seed=seed, rows=rows, device=self.device)
+                with torch.no_grad():
+                    logits = torch.cat([model(xt[i : i + 1024]) for i in range(0, len(xt), 1024)])
+                values.append(target_rows(logits, yt, spec.task, target).cpu().numpy())
+                guesses.append(_small(predictions(logits, spec.task)))
+                states.append(
+                    {k: v.detach().clone() for k, v in model.state_dict().items()} if self.keep_models else {}
+                )
+            return np.stack(values).astype(np.float32), np.stack(guesses), states
+        models = [seeded(seed, self.make_model) for _, seed in jobs]
+        stack = _Stack(models, spec, self.device)
+        for step, (index, weight, totals) in enumerate(_batches(lists, [seed for _, seed in jobs], spec)):
+            at = index.to(x.device)
+            stack.step(x[at], y[at], None if weight is None else weight.to(x.device), step, totals)
+        bad = [jobs[i] for i in stack.not_finite()]
+        if bad:
+            raise AttributionError(
+                f"training diverged for {len(bad)} models, the first on subset {bad[0][0]} with seed {bad[0][1]}: weights "
+                f"are not finite; lower lr ({spec.lr})"
+            )
+        values_, guesses_ = stack.evaluate(xt, yt, target, self.memory)
+        return values_, guesses_, stack.states() if self.keep_models else [{} for _ in jobs]
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _content(
+        self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor, subsets: np.ndarray, target: str
+    ) -> dict[str, Any]:
+        model = seeded(self.model_seed, self.make_model)
+        first = {k: v for k, v in model.state_dict().items()}
+        return {
+            "format": FORMAT,
+            "data": content_hash(x, y),
+            "test": content_hash(xt, yt),
+            "subsets": content_hash(subsets),
+            "model": content_hash(str(model), *first.values()),
+            "fit_spec": self.fit_spec.to_json(),
+            "seeds": [self.model_seed, self.n_seeds, int(self.vary_seed)],
+            "target": target,
+        }
+
+    def _open(self, content: dict[str, Any]) -> Path | None:
+        if self.folder is None:
+            return None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "farm.json"
+        if path.exists():
+            old = json.loads(path.read_text())
+            other = sorted(k for k in content if old.get(k) != content[k])
+            if other:
+                raise CheckpointMismatch(
+                    f"{self.folder} holds models of another run (different: {', '.join(other)}); name another folder or "
+                    f"remove it"
+                )
+        else:
+            write_whole(path, lambda part: part.write_text(json.dumps(content, indent=1)))
+        return self.folder
+
+    @staticmethod
+    def _chunks(folder: Path | None, jobs: int, size: int) -> Iterator[tuple[int, int]]:
+        """Ranges to train or load: those on file as they are, and what lies between in pieces of ``size``."""
+        done = sorted(tuple(map(int, p.stem.split("_")[1:])) for p in folder.glob("chunk_*_*.npz")) if folder else []
+        at = 0
+        while at < jobs:
+            upcoming = next(((a, b) for a, b in done if a >= at), (jobs, jobs))
+            if upcoming[0] == at and upcoming[1] > at:
+                yield (at, upcoming[1])
+                at = upcoming[1]
+            else:
+                high = min(at + size, upcoming[0])
+                yield (at, high)
+                at = high
+
+
+class _Stack:
+    """Models with their parameters stacked, and the state of their optimiser."""
+
+    def __init__(self, models: list[nn.Module], spec: FitSpec, device: Any) -> None:
+        self.spec, self.n = spec, len(models)
+        self.skeleton = models[0].to(device).train()
+        params, buffers = torch.func.stack_module_state([m.to(device) for m in models])  # type: ignore[arg-type]
+        self.names = list(params)
+        self.params = [params[name].detach().clone().requires_grad_() for name in self.names]
+        self.buffers = dict(buffers)
+        self.first: list[Tensor] = []
+        self.second: list[Tensor] = []
+        self.steps = 0
+        self.taken = torch.zeros(self.n, dtype=torch.long)  # steps of each model, for Adam's bias correction
+
+    def _forward(self, x: Tensor) -> Tensor:
+        def one(params: dict[str, Tensor], buffers: dict[str, Tensor], rows: Tensor) -> Tensor:
+            return torch.func.functional_call(self.skeleton, (params, buffers), (rows,))
+
+        return torch.func.vmap(one, randomness="different")(dict(zip(self.names, self.params)), self.buffers, x)
+
+    def step(self, x: Tensor, y: Tensor, weight: Tensor | None, step: int, totals: Any) -> None:
+        """One optimiser step of every model; ``weight`` (models, batch) is 0 for padding."""
+        logits = self._forward(x)
+        flat_logits, flat_y = logits.flatten(0, 1), y.flatten(0, 1)
+        losses = loss_rows(flat_logits, flat_y, self.spec.task).reshape(self.n, -1)
+        if weight is None:
+            total = losses.mean(1).sum()
+            active = None
+        else:
+            total = ((losses * weight).sum(1) / weight.sum(1).clamp(min=1)).sum()
+            active = weight.sum(1) > 0
+            active = None if bool(active.all()) else active
+        gradients = torch.autograd.grad(total, self.params)
+        rates = [self.spec.rate(step, t) for t in totals] if isinstance(totals, list) else self.spec.rate(step, totals)
+        with torch.no_grad():
+            self._update(list(gradients), rates, active)
+
+    def _update(self, gradients: list[Tensor], rates: Any, active: Tensor | None) -> None:
+        spec, params = self.spec, self.params
+        one_rate = not isinstance(rates, list) or len(set(rates)) == 1
+        rate = (rates[0] if isinstance(rates, list) else rates) if one_rate else 0.0
+        before = None if active is None else [p.clone() for p in params]
+        if spec.weight_decay and spec.optimizer != "adamw":
+            torch._foreach_add_(gradients, params, alpha=spec.weight_decay)
+        if spec.optimizer == "sgd":
+            if spec.momentum:
+                if not self.first:
+                    self.first = [g.clone() for g in gradients]
+                else:
+                    torch._foreach_mul_(self.first, spec.momentum)
+                    torch._foreach_add_(self.first, gradients)
+                gradients = self.first
+            change, factor = gradients, 1.0
+        else:
+            b1, b2 = spec.betas
+            if not self.first:
+                self.first, self.second = ([torch.zeros_like(p) for p in params] for _ in range(2))
+            self.steps += 1
+            torch._foreach_lerp_(self.first, gradients, 1 - b1)
+            torch._foreach_mul_(self.second, b2)
+            torch._foreach_addcmul_(self.second, gradients, gradients, 1 - b2)
+            bottom = torch._foreach_sqrt(self.second)
+            torch._foreach_div_(bottom, (1 - b2**self.steps) ** 0.5)
+            torch._foreach_add_(bottom, 1e-8)
+            change = list(torch._foreach_div(self.first, bottom))
+            factor = 1 / (1 - b1**self.steps)
+        if one_rate:
+            if spec.optimizer == "adamw" and spec.weight_decay:
+                torch._foreach_mul_(params, 1 - rate * spec.weight_decay)
+            torch._foreach_add_(params, change, alpha=-rate * factor)
+        else:
+            for p, c in zip(params, change, strict=True):
+                r = torch.tensor(rates, dtype=p.dtype, device=p.device).reshape(-1, *[1] * (p.ndim - 1))
+                if spec.optimizer == "adamw" and spec.weight_decay:
+                    p.mul_(1 - r * spec.weight_decay)
+                p.sub_(r * factor * c)
+        if before is not None and active is not None:  # models whose batches are all done stay as they are
+            for p, old in zip(params, before, strict=True):
+                keep = active.reshape(-1, *[1] * (p.ndim - 1))
+                p.copy_(torch.where(keep, p, old))
+
+    def not_finite(self) -> list[int]:
+        """Models with weights that are not finite."""
+        fine = torch.ones(self.n, dtype=torch.bool)
+        for p in self.params:
+            fine &= torch.isfinite(p.detach()).flatten(1).all(1).cpu()
+        return torch.nonzero(~fine).flatten().tolist()
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, y: Tensor, target: str, memory: int) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs and predictions (models, T)."""
+        self.skeleton.eval()
+        block = max(1, min(len(x), memory // max(1, 64 * self.n * x[:1].numel() * x.element_size())))
+        values, guesses = [], []
+        for low in range(0, len(x), block):
+            rows, labels = x[low : low + block], y[low : low + block]
+            logits = self._forward(rows.expand(self.n, *rows.shape))
+            flat = logits.flatten(0, 1)
+            repeated = labels.expand(self.n, *labels.shape).flatten(0, 1)
+            out = target_rows(flat, repeated, self.spec.task, target)
+            values.append(out.reshape(self.n, -1).cpu().numpy())
+            guess = predictions(flat, self.spec.task)
+            guesses.append(_small(guess).reshape(self.n, -1, *guess.shape[1:]))
+        self.skeleton.train()
+        return np.concatenate(values, 1).astype(np.float32), np.concatenate(guesses, 1)
+
+    def states(self) -> list[dict[str, Tensor]]:
+        """State of each model."""
+        return [
+            {
+                **{name: p[j].detach().clone() for name, p in zip(self.names, self.params, strict=True)},
+                **{name: b[j].clone() for name, b in self.buffers.items()},
+            }
+            for j in range(self.n)
+        ]
+
+
+def _cannot_stack(module: nn.Module) -> bool:
+    return isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd))
+
+
+def _batches(
+    lists: list[Tensor], seeds: list[int], spec: FitSpec
+) -> Iterator[tuple[Tensor, Tensor | None, list[int] | int]]:
+    """Rows (models, batch) of each step, their weights if some are padding, and the number of steps of each model."""
+    orders: list[Tensor] = []
+    known: dict[tuple[int, int], Tensor] = {}
+    for rows, seed in zip(lists, seeds, strict=True):
+        key = (len(rows), seed)
+        if key not in known:
+            known[key] = batch_orders(len(rows), spec, seed)
+        order = known[key]
+        orders.append(torch.where(order >= 0, rows[order.clamp(min=0)], -1))
+    lengths = [len(o) for o in orders]
+    steps = max(lengths)
+    totals: list[int] | int = lengths if len(set(lengths)) > 1 else steps
+    for step in range(steps):
+        batch = torch.stack([o[step] if step < len(o) else torch.full((spec.batch_size,), -1) for o in orders])
+        used = (batch >= 0).any(0)
+        batch = batch[:, used]  # a last batch that is short for all is cut, not padded
+        padded = batch < 0
+        if bool(padded.any()):
+            yield batch.clamp(min=0), (~padded).float(), totals
+        else:
+            yield batch, None, totals
+
+
+def _small(values: Tensor) -> np.ndarray:
+    array = values.detach().cpu().numpy()
+    return array.astype(np.int32) if array.dtype.kind == "i" else array.astype(np.float32)
+
+
+def _checked(subsets: Any, n: int) -> np.ndarray:
+    array = np.asarray(subsets)
+    if array.ndim != 2 or array.dtype.kind not in "iu" or not len(array):
+        raise ShapeMismatch(f"subsets are whole numbers (models, rows), not {array.dtype} of shape {array.shape}")
+    if array.max() >= n or array.min() < -1:
+        raise ShapeMismatch(
+            f"a subset names row {array.max() if array.max() >= n else array.min()}, there are {n} rows"
+        )
+    empty = np.flatnonzero((array < 0).all(1))
+    if len(empty):
+        raise ShapeMismatch(f"subset {empty[0]} has no row")
+    return array
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
+    """Write to a temporary name beside the file, then rename."""
+    part = path.with_name(f".{uuid.uuid4().hex[:8]}.{path.name}")
+    try:
+        write(part)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def _save(folder: Path | None, low: int, high: int, values: Any, guess: Any, states: list[dict[str, Tensor]]) -> None:
+    if folder is None:
+        return
+    if any(states):
+        write_whole(folder / f"models_{low}_{high}.pt", lambda part: torch.save(states, part))
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:
+            np.savez(file, outputs=values, predictions=guess)
+
+    write_whole(folder / f"chunk_{low}_{high}.npz", write)
+
+
+def _load(folder: Path | None, low: int, high: int, tests: int, states: bool) -> Any:
+    if folder is None:
+        return None
+    path, weights = folder / f"chunk_{low}_{high}.npz", folder / f"models_{low}_{high}.pt"
+    if not path.exists() or (states and not weights.exists()):
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            values, guess = file["outputs"], file["predictions"]
+    except (OSError, ValueError, KeyError) as error:
+        warnings.warn(f"{path} cannot be read ({error}); its models are trained again", stacklevel=2)
+        return None
+    if values.shape != (high - low, tests):
+        raise CheckpointMismatch(f"{path} has shape {values.shape}, expected {(high - low, tests)}; remove it")
+    kept = torch.load(weights, weights_only=True) if states else []
+    return values, guess, kept
+
+
+def train_many(
+    make_model: MakeModel, spec: FitSpec, X: Any, y: Any, seeds: Sequence[int], *, device: str | torch.device = "cpu"
+) -> list[nn.Module]:
+    """Models on all rows from several seeds (an ensemble for TRAK), trained at once."""
+    farm = RetrainingFarm(make_model, spec, model_seed=0, keep_models=True, device=device)
+    x, labels = as_tensors(X, y, device=device)
+    rows = np.arange(len(x), dtype=np.int32)[None].repeat(len(seeds), 0)
+    engine, size = farm._plan(x, labels, x[:1], rows)
+    jobs = [(j, seed) for j, seed in enumerate(seeds)]
+    states: list[dict[str, Tensor]] = []
+    for low in range(0, len(jobs), size):
+        part = jobs[low : low + size]
+        states += farm._train(engine, x, labels, x[:1], labels[:1], rows, part, default_target(spec.task))[2]
+    models = []
+    for state in states:
+        model = seeded(0, make_model).to(device)
+        model.load_state_dict(state)
+        models.append(model.eval())
+    return models
+
+
+__all__ = [
+    "Cost",
+    "GroundTruth",
+    "RetrainingFarm",
+    "bootstrap_subsets",
+    "coin_subsets",
+    "leave_out",
+    "random_subsets",
+    "train_many",
+]
