@@ -272,7 +272,10 @@ def _step(
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * factor
     if config.clip_norm is not None:
-        if _alone(accelerator):
+        own = getattr(model, "clip_grad_norm_", None)  # a model that clips in a way of its own, as FSDP's do
+        if _alone(accelerator) and callable(own):
+            own(config.clip_norm)
+        elif _alone(accelerator):
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
         else:
             accelerator.clip_grad_norm_(model.parameters(), config.clip_norm)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assay.training import TrainConfig, reset_parameters, seeded
+from assay.training import TrainConfig, reset_parameters, seeded, train
 from assay.uncertainty.errors import UncertaintyError
 from assay.uncertainty.representations import Sample
 from assay.uncertainty.transforms_torch.base import (
@@ -23,6 +23,7 @@ from assay.uncertainty.transforms_torch.base import (
     probabilities,
     replace_linears,
 )
+from assay.uncertainty.transforms_torch.stacked import MemberBatches, Stacked, can_stack, stacked_cross_entropy
 
 
 class DeepEnsemble(TorchMethod):
@@ -63,14 +64,32 @@ class DeepEnsemble(TorchMethod):
         self.n = n
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
-        self.models_ = []
-        for j in range(self.n):
-            model = self._network(self._member_seed(j))
-            self._train(model, ce_loss, x, t, self._member_seed(j))
-            self.models_.append(model)
+        models = [self._network(self._member_seed(j)) for j in range(self.n)]
+        self.models_ = train_members(self, models, [self._member_seed(j) for j in range(self.n)], x, t)
 
     def _predict(self, x: Tensor) -> Sample:
         return Sample(np.stack([probabilities(outputs(m, x)) for m in self.models_], axis=-2))
+
+
+def train_members(
+    method: TorchMethod, models: list[nn.Module], seeds: list[int], x: Tensor, t: Tensor, names: set[str] | None = None
+) -> list[nn.Module]:  # fmt: skip
+    """Train networks of one architecture, each with its own seed: side by side where that is possible, else in turn.
+
+    Parameters
+    ----------
+    names : set of str, optional
+        Parameters to train; default: all.
+    """
+    if can_stack(models):
+        stack = Stacked(models, names).to(x.device)
+        batches = MemberBatches(seeds, min(method.batch_size, len(x)), x, t)
+        train(stack, stacked_cross_entropy, batches, method._config(seeds[0]))
+        return stack.members()
+    for model, seed in zip(models, seeds, strict=True):
+        own = None if names is None else [p for name, p in model.named_parameters() if name in names]
+        method._train(model, ce_loss, x, t, seed, parameters=own)
+    return models
 
 
 class SubEnsemble(TorchMethod):
@@ -104,18 +123,20 @@ class SubEnsemble(TorchMethod):
     def _fit(self, x: Tensor, t: Tensor) -> None:
         trunk = self._network(self._member_seed(0))
         self._train(trunk, ce_loss, x, t, self._member_seed(0))
-        self.models_ = [trunk]
+        found = len(linears(trunk))
+        if not 1 <= self.layers <= found:
+            raise UncertaintyError(f"layers is 1 ... {found} for this network, not {self.layers}")
+        models, names = [], set()
         for j in range(1, self.n):
             model = copy.deepcopy(trunk)
-            found = linears(model)
-            if not 1 <= self.layers <= len(found):
-                raise UncertaintyError(f"layers is 1 ... {len(found)} for this network, not {self.layers}")
-            heads = [layer for _, _, layer in found[-self.layers :]]
+            heads = [layer for _, _, layer in linears(model)[-self.layers :]]
             for i, layer in enumerate(heads):
                 reset_parameters(layer, self._member_seed(j) + i)
-            own = [p for layer in heads for p in layer.parameters()]
-            self._train(model, ce_loss, x, t, self._member_seed(j), parameters=own)
-            self.models_.append(model)
+            own = {id(p) for layer in heads for p in layer.parameters()}
+            names = {name for name, p in model.named_parameters() if id(p) in own}
+            models.append(model)
+        seeds = [self._member_seed(j) for j in range(1, self.n)]
+        self.models_ = [trunk, *(train_members(self, models, seeds, x, t, names) if models else [])]
 
     def _predict(self, x: Tensor) -> Sample:
         return Sample(np.stack([probabilities(outputs(m, x)) for m in self.models_], axis=-2))
