@@ -2,32 +2,43 @@
 sides.
 
     make bench FIELD=gflownets
-    python benchmarks/gflownets.py --batch 16 512 --scenarios grid2 ising --repeats 5
+    python benchmarks/gflownets.py --threads 1 2 --batch 16 512 --repeats 5
+    python benchmarks/gflownets.py --scenarios grid2 ising --skip compile extras
 
 Every side samples a batch with its own policy, computes trajectory balance with a learned backward policy, and takes
-an Adam step, for an MLP of two hidden layers of 256. gfnx has no trainer to import: its side is its environments and
-its `forward_rollout` inside one compiled step, with one evaluation of the network in the loss and without metrics or
-logging (less than its own scripts do). torchgfn's side is its `TBGFlowNet` with its sampler. One thread; the sides
-take turns in blocks, medians of blocks are compared, and the mean trajectory length of each side is printed, because
-a shorter trajectory is less work. TFBind8 and QM9 rewards of gfnx read files that it does not ship: it is given our
-table through a reward module of its own interface. Peers go into build/peers/gflownets.
+an Adam step, for an MLP of two hidden layers of 256. The policies are held still and alike: last layers are 0 but for
+one preference for stopping, learning rates are 0 (Adam runs all the same); so all sides sample trajectories of the same
+law, whose mean lengths are printed (torchgfn has one more action where the others need no stop). gfnx has no trainer to
+import: its side is its
+environments and its `forward_rollout` inside one compiled step, with one evaluation of the network in the loss and
+without metrics or logging (less than its own scripts do). torchgfn's side is its `TBGFlowNet` with its sampler.
+TFBind8 and QM9 rewards of gfnx read files that it does not ship: it is given our table through a reward module of its
+own interface. The sides take turns in blocks, medians of blocks are compared. Each number of threads is a process of
+its own, pinned to that many cores. Compilation is timed in fresh processes, first with an empty cache of programs,
+then with the one that the first left. Peers go into build/peers/gflownets.
+
+On a machine that others use, `--clock cpu` takes CPU time of the process in place of wall time (one thread only).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "build" / "peers" / "gflownets"
+NAMES = ("grid2", "grid4", "bits", "tfbind8", "qm9", "ising", "dag")
+TARGETS = {"gfnx": (1.5, 1.0), "torchgfn": (5.0, 3.0)}  # geometric mean, least
 
 
 def pinned(threads: int) -> None:
@@ -58,28 +69,15 @@ def peers() -> bool:
         ]
         if subprocess.run(command, check=False).returncode:
             return False
-    sys.path.append(str(PEERS))
     return True
 
 
 Step = Callable[[int], float]  # does n updates, gives the mean trajectory length
 
 
-def ours(env: Any, batch: int) -> Step:
-    from assay.gflownets.train import Config, Trainer
-
-    trainer = Trainer(env, "tb", "mlp", Config(batch=batch, backward="learned", net={"hidden": 256, "depth": 2}))
-    state = trainer.init(0)
-
-    def step(n: int) -> float:
-        nonlocal state
-        state, log = trainer.run(state, n)
-        return float(log.length.mean())
-
-    return step
-
-
-def gfnx_side(env: Any, params: Any, encode: Callable[[Any], Any], width: int, batch: int) -> Step:
+def gfnx_side(
+    env: Any, params: Any, encode: Callable[[Any], Any], width: int, batch: int, stop: float | None = None
+) -> Step:
     import equinox as eqx
     import gfnx
     import jax
@@ -88,10 +86,15 @@ def gfnx_side(env: Any, params: Any, encode: Callable[[Any], Any], width: int, b
 
     n_forward, n_backward = env.action_space.n, env.backward_action_space.n
     net = eqx.nn.MLP(width, n_forward + n_backward, 256, 2, key=jax.random.PRNGKey(0))
+    last = net.layers[-1]
+    bias = jnp.zeros_like(last.bias)
+    if stop is not None:
+        bias = bias.at[n_forward - 1].set(stop)
+    net = eqx.tree_at(lambda m: (m.layers[-1].weight, m.layers[-1].bias), net, (jnp.zeros_like(last.weight), bias))
     arrays, static = eqx.partition(net, eqx.is_array)
     everything = {"net": arrays, "log_z": jnp.zeros(())}
     labels = {"net": jax.tree.map(lambda _: "net", arrays), "log_z": "log_z"}
-    optimizer = optax.multi_transform({"net": optax.adam(1e-3), "log_z": optax.adam(1e-1)}, labels)
+    optimizer = optax.multi_transform({"net": optax.adam(0.0), "log_z": optax.adam(0.0)}, labels)
 
     def heads(weights: Any, obs: Any) -> dict[str, Any]:
         out = jax.vmap(eqx.combine(weights, static))(encode(obs))
@@ -141,7 +144,7 @@ def gfnx_side(env: Any, params: Any, encode: Callable[[Any], Any], width: int, b
     return step
 
 
-def torch_side(env: Any, preprocessor: Any, batch: int) -> Step:
+def torch_side(env: Any, preprocessor: Any, batch: int, stop: float | None = None) -> Step:
     import torch
     from gfn.estimators import DiscretePolicyEstimator
     from gfn.gflownet import TBGFlowNet
@@ -153,13 +156,19 @@ def torch_side(env: Any, preprocessor: Any, batch: int) -> Step:
     backward = MLP(
         input_dim=width, output_dim=env.n_actions - 1, hidden_dim=256, n_hidden_layers=2, trunk=forward.trunk
     )
+    with torch.no_grad():
+        for head in (forward.last_layer, backward.last_layer):
+            head.weight.zero_()
+            head.bias.zero_()
+        if stop is not None:
+            forward.last_layer.bias[-1] = stop
     pf = DiscretePolicyEstimator(forward, env.n_actions, preprocessor=preprocessor)
     pb = DiscretePolicyEstimator(backward, env.n_actions, preprocessor=preprocessor, is_backward=True)
     gflownet = TBGFlowNet(pf=pf, pb=pb, init_logZ=0.0)
     optimizer = torch.optim.Adam(
         [
-            {"params": list(dict.fromkeys(gflownet.pf_pb_parameters())), "lr": 1e-3},
-            {"params": gflownet.logz_parameters(), "lr": 1e-1},
+            {"params": list(dict.fromkeys(gflownet.pf_pb_parameters())), "lr": 0.0},
+            {"params": gflownet.logz_parameters(), "lr": 0.0},
         ]
     )
 
@@ -208,11 +217,15 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
     import jax.numpy as jnp
     import numpy as np
 
-    from assay.gflownets import DAG, Hypergrid, Ising, bit_sequences, qm9_small, tfbind8
+    from assay.gflownets import Ising
+    from assay.gflownets.bench import STOP, Updates
     from assay.gflownets.data import qm9_small_log_reward, tfbind8_log_reward, wine_measurements
-    from assay.gflownets.rewards import bge_table
 
     key = jax.random.PRNGKey(0)
+    stop = STOP.get(name)
+
+    def ours() -> Step:
+        return Updates(name, batch)
 
     def one_hot(levels: int) -> Callable[[Any], Any]:
         return lambda obs: jax.nn.one_hot(obs, levels).reshape(obs.shape[0], -1)
@@ -226,7 +239,7 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
 
         def rival() -> Step:
             made = gfnx.HypergridEnvironment(gfnx.EasyHypergridRewardModule(), dim=dim, side=side)
-            return gfnx_side(made, made.init(key), lambda obs: obs, dim * side, batch)
+            return gfnx_side(made, made.init(key), lambda obs: obs, dim * side, batch, stop)
 
         def torch_rival() -> Step:
             from gfn.gym import HyperGrid
@@ -235,9 +248,9 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
             made = HyperGrid(
                 ndim=dim, height=side, reward_fn_kwargs={"R0": 1e-3, "R1": 0.5, "R2": 2.0}, validate_modes=False
             )
-            return torch_side(made, KHotPreprocessor(side, dim), batch)
+            return torch_side(made, KHotPreprocessor(side, dim), batch, stop)
 
-        return {"ours": lambda: ours(Hypergrid(dim, side), batch), "gfnx": rival, "torchgfn": torch_rival}
+        return {"ours": ours, "gfnx": rival, "torchgfn": torch_rival}
     if name == "bits":
 
         def bits_rival() -> Step:
@@ -246,14 +259,14 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
             return sequence(BitseqEnvironment(gfnx.BitseqRewardModule(8, 2, 4, 3.0), n=8, k=2))
 
         def bits_torch() -> Step:
-            from gfn.gym.bitSequenceNonAutoregressive import BitSequenceNonAutoregressive
+            from gfn.gym.bitSequenceNonAutoregressive import NonAutoregressiveBitSequence
             from gfn.preprocessors import IdentityPreprocessor
 
-            made = BitSequenceNonAutoregressive(word_size=2, seq_size=8, n_modes=4)
+            made = NonAutoregressiveBitSequence(word_size=2, seq_size=8, n_modes=4)
             return torch_side(made, IdentityPreprocessor(output_dim=4), batch)
 
         return {
-            "ours": lambda: ours(bit_sequences(8, 2, modes=4).env, batch),
+            "ours": ours,
             "gfnx": bits_rival,
             "torchgfn": bits_torch,
         }
@@ -275,15 +288,15 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
             made = DiscreteEBM(36, energy=IsingModel(torch.tensor(np.asarray(Ising(6, 0.1).J))), alpha=1.0)
             return torch_side(made, IdentityPreprocessor(output_dim=36), batch)
 
-        return {"ours": lambda: ours(Ising(6, 0.1), batch), "gfnx": ising_rival, "torchgfn": ising_torch}
+        return {"ours": ours, "gfnx": ising_rival, "torchgfn": ising_torch}
     if name == "tfbind8":
         return {
-            "ours": lambda: ours(tfbind8().env, batch),
+            "ours": ours,
             "gfnx": lambda: sequence(gfnx.TFBind8Environment(gfnx_table(tfbind8_log_reward(), 4))),
         }
     if name == "qm9":
         return {
-            "ours": lambda: ours(qm9_small().env, batch),
+            "ours": ours,
             "gfnx": lambda: sequence(gfnx.QM9SmallEnvironment(gfnx_table(qm9_small_log_reward(), 11))),
         }
     if name == "dag":
@@ -297,53 +310,156 @@ def scenario(name: str, batch: int) -> dict[str, Callable[[], Step]]:
             reward = DAGRewardModule(prior=UniformDAGPrior(5), likelihood=BGeScore(jnp.asarray(X[:100], jnp.float32)))
             made = gfnx.DAGEnvironment(reward, num_variables=5)
             return gfnx_side(
-                made, made.init(key), lambda obs: obs.reshape(obs.shape[0], -1).astype(jnp.float32), 25, batch
+                made, made.init(key), lambda obs: obs.reshape(obs.shape[0], -1).astype(jnp.float32), 25, batch, stop
             )
 
-        return {"ours": lambda: ours(DAG(bge_table(X[:100])), batch), "gfnx": dag_rival}
+        return {"ours": ours, "gfnx": dag_rival}
     raise SystemExit(f"there is no scenario {name!r}")
 
 
-NAMES = ("grid2", "grid4", "bits", "tfbind8", "qm9", "ising", "dag")
-
-
-def race(name: str, batch: int, repeats: int, seconds: float) -> dict[str, float]:
+def race(name: str, batch: int, given: argparse.Namespace) -> dict[str, float]:
     """Milliseconds an update of each side: medians of blocks that take turns."""
     from assay.core.errors import DataError
 
+    clock = time.process_time if given.clock == "cpu" else time.perf_counter
     try:
         makers = scenario(name, batch)
-        made = {side: maker() for side, maker in makers.items()}
+        made = {side: maker() for side, maker in makers.items() if side == "ours" or side in given.against}
     except DataError as error:
         print(f"{name} is left out: {error}")
         return {}
     block, lengths = {}, {}
     for side, step in made.items():
+        step(2)  # compiles
         start = time.perf_counter()
-        step(2)
-        first = time.perf_counter() - start
-        step(50)  # the measured block, compiled for
-        start = time.perf_counter()
-        step(10)
-        block[side] = int(min(max(seconds / max((time.perf_counter() - start) / 10, 1e-5), 10), 400))
-        if side == "ours":
-            block[side] = max(100, block[side] // 100 * 100)
-        print(f"  {name} {side}: first call {first:.1f} s", flush=True)
+        step(5)
+        block[side] = int(min(max(given.seconds / max((time.perf_counter() - start) / 5, 1e-5), 5), 400))
+        step(block[side])
     times: dict[str, list[float]] = {side: [] for side in made}
-    for _ in range(repeats):
+    for _ in range(given.repeats):
         for side, step in made.items():
-            start = time.perf_counter()
+            start = clock()
             lengths[side] = step(block[side])
-            times[side].append((time.perf_counter() - start) / block[side] * 1e3)
+            times[side].append((clock() - start) / block[side] * 1e3)
     found = {side: statistics.median(values) for side, values in times.items()}
     shown = "  ".join(f"{side} {found[side]:.3f} ms (length {lengths[side]:.1f})" for side in found)
     print(f"{name} batch {batch}: {shown}", flush=True)
     return found
 
 
-def geometric(values: list[float]) -> float:
+def extras() -> dict[str, float]:
+    """Seeds together against one seed, exact answers, and updates of modified detailed balance a second."""
+    import numpy as np
+
+    from assay.gflownets import Hypergrid, StateGraph, exact_posterior
+    from assay.gflownets.bench import environment
+    from assay.gflownets.data import wine_measurements
+    from assay.gflownets.graphs import all_parents
+    from assay.gflownets.rewards import bge_table
+    from assay.gflownets.train import Config, Trainer
+
+    def timed(call: Callable[[], Any], repeats: int = 3) -> float:
+        values = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            call()
+            values.append(time.perf_counter() - start)
+        return statistics.median(values)
+
+    trainer = Trainer(Hypergrid(2, 8), "tb", "mlp", Config(backward="learned"))
+    one, eight = trainer.init(0), trainer.init_seeds(range(8))
+
+    def single() -> None:
+        nonlocal one
+        one, _ = trainer.run(one, 200)
+
+    def together() -> None:
+        nonlocal eight
+        eight, _ = trainer.run_seeds(eight, 200)
+
+    single(), together()
+    found = {"seeds": timed(together) / timed(single)}
+    X, _ = wine_measurements()
+    table = bge_table(X[:100])
+
+    def posterior() -> None:
+        all_parents.cache_clear()
+        exact_posterior(table)
+
+    found["posterior"] = timed(posterior)
+    graph = StateGraph(Hypergrid(4, 20))
+    net = trainer_net(Hypergrid(4, 20))
+
+    def exact() -> None:
+        assert abs(np.exp(graph.log_terminal(graph.log_pf(net))).sum() - 1) < 1e-6
+
+    exact()
+    found["exact"] = timed(exact)
+    # 16 transitions are two trajectories of the wine posterior, whose mean length is about 8
+    for name, batch in (("mdb_transitions", 2), ("mdb_trajectories", 16)):
+        trainer = Trainer(environment("dag"), "mdb", "mlp", Config(batch=batch))
+        state, log = trainer.run(trainer.init(0), 300)
+        box = [state]
+
+        def go(trainer: Trainer = trainer, box: list[Any] = box) -> None:
+            box[0], _ = trainer.run(box[0], 200)
+
+        found[name] = 200 / timed(go)
+        found[name + "_length"] = float(log.length.mean())
+    return found
+
+
+def trainer_net(env: Any) -> Any:
+    """An untrained MLP of two layers of 256."""
+    from assay.gflownets.train import Trainer
+
+    trainer = Trainer(env)
+    return trainer.model(trainer.init(0)).net
+
+
+def child(given: argparse.Namespace) -> dict[str, Any]:
+    """What one process measures."""
+    threads = given.threads[0]
+    pinned(threads)
+    warnings.simplefilter("ignore")
+    sys.path.append(str(PEERS))
+    if given.child == "compile":
+        from assay.gflownets.bench import Updates
+        from assay.gflownets.train import compile_cache
+
+        compile_cache(given.cache)
+        start = time.perf_counter()
+        Updates(given.scenarios[0], 16)(1)
+        return {"seconds": time.perf_counter() - start}
+    if given.child == "extras":
+        return extras()
+    if "torchgfn" in given.against:
+        import torch
+
+        torch.set_num_threads(threads)
+    return {name: race(name, given.batch[0], given) for name in given.scenarios}
+
+
+def ask(given: argparse.Namespace, kind: str, **changes: Any) -> dict[str, Any]:
+    """Run `child` in a process of its own and give what it found."""
+    values = {**vars(given), **changes}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        command = [sys.executable, __file__, "--child", kind, "--out", str(out)]
+        for name in ("scenarios", "against", "threads", "batch"):
+            if values[name]:
+                command += [f"--{name}", *map(str, values[name])]
+        for name in ("repeats", "seconds", "clock", "cache"):
+            if values[name] is not None:
+                command += [f"--{name}", str(values[name])]
+        subprocess.run(command, check=True)
+        found: dict[str, Any] = json.loads(out.read_text())
+        return found
+
+
+def geometric(values: Iterable[float]) -> float:
     """Geometric mean."""
-    return statistics.geometric_mean(values) if values else float("nan")
+    return statistics.geometric_mean(list(values))
 
 
 def verdict(what: str, ratio: float, target: float, least: bool = True) -> str:
@@ -352,80 +468,72 @@ def verdict(what: str, ratio: float, target: float, least: bool = True) -> str:
     return f"gflownets {what}: ratio {ratio:.2f} target {target:g} {'ok' if met else 'short'}"
 
 
-def extras() -> list[str]:
-    """Seeds together against one seed, and exact answers, in one thread."""
-    import numpy as np
+def race_lines(given: argparse.Namespace) -> list[str]:
+    lines = []
+    for threads in given.threads:
+        for batch in given.batch:
+            where = f"batch {batch}, threads {threads}"
+            print(where, flush=True)
+            found = ask(given, "race", threads=[threads], batch=[batch])
+            for rival in given.against:
+                ratios = {name: times[rival] / times["ours"] for name, times in found.items() if rival in times}
+                if ratios:
+                    mean, least = TARGETS[rival]
+                    lines += [verdict(f"{name} against {rival}, {where}", r, least) for name, r in ratios.items()]
+                    lines.append(verdict(f"geometric mean against {rival}, {where}", geometric(ratios.values()), mean))
+    return lines
 
-    from assay.gflownets import Hypergrid, exact_posterior
-    from assay.gflownets.data import wine_measurements
-    from assay.gflownets.graphs import all_parents
-    from assay.gflownets.rewards import bge_table
-    from assay.gflownets.train import Config, Trainer
 
-    trainer = Trainer(Hypergrid(2, 8), "tb", "mlp", Config(backward="learned"))
-    one, eight = trainer.init(0), trainer.init_seeds(range(8))
-    one, _ = trainer.run(one, 100)
-    eight, _ = trainer.run_seeds(eight, 100)
-    single, together = [], []
-    for _ in range(3):
-        start = time.perf_counter()
-        one, _ = trainer.run(one, 200)
-        single.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        eight, _ = trainer.run_seeds(eight, 200)
-        together.append(time.perf_counter() - start)
-    X, _ = wine_measurements()
-    table = bge_table(X[:100])
-    all_parents.cache_clear()
-    start = time.perf_counter()
-    exact_posterior(table)
-    posterior = time.perf_counter() - start
+def compile_lines(given: argparse.Namespace) -> list[str]:
+    lines = []
+    for name in given.scenarios:
+        with tempfile.TemporaryDirectory() as cache:
+            first, second = (
+                ask(given, "compile", scenarios=[name], threads=[1], cache=cache)["seconds"] for _ in range(2)
+            )
+        lines.append(verdict(f"{name}, seconds to the first update", first, 20.0, least=False))
+        lines.append(verdict(f"{name}, seconds to the first update of a second run", second, 3.0, least=False))
+        print("\n".join(lines[-2:]), flush=True)
+    return lines
+
+
+def extra_lines(given: argparse.Namespace) -> list[str]:
+    found = ask(given, "extras", threads=[1])
     return [
+        verdict("8 seeds in one program, times one seed", found["seeds"], 8.0, least=False),
+        verdict("exact posterior of 29,281 graphs, seconds", found["posterior"], 2.0, least=False),
+        verdict("exact distribution of 160,000 cells, seconds", found["exact"], 1.0, least=False),
         verdict(
-            "8 seeds in one program, times one seed",
-            statistics.median(together) / statistics.median(single),
-            8.0,
-            least=False,
+            f"DAG of five, MDB, 2 trajectories of {found['mdb_transitions_length']:.1f} transitions, updates a second",
+            found["mdb_transitions"],
+            1000.0,
         ),
-        verdict("exact posterior of 29,281 graphs, seconds", float(np.round(posterior, 3)), 2.0, least=False),
+        verdict("DAG of five, MDB, 16 trajectories, updates a second", found["mdb_trajectories"], 200.0),
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, nargs="+", default=[16])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--against", nargs="*", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument("--batch", type=int, nargs="+", default=[16, 512])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a block")
     parser.add_argument("--scenarios", nargs="+", default=list(NAMES), choices=NAMES)
-    parser.add_argument("--no-extras", action="store_true")
+    parser.add_argument("--skip", nargs="*", default=[], choices=["race", "compile", "extras"])
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    for name in ("--child", "--cache", "--out"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    pinned(given.threads)
-    warnings.simplefilter("ignore")
-    if not peers():
+    if given.child:
+        Path(given.out).write_text(json.dumps(child(given)))
+        return
+    if given.against and not peers():
         raise SystemExit("the rivals could not be installed; see benchmarks/peers/gflownets.txt")
-    import torch
-
-    torch.set_num_threads(given.threads)
-    lines = []
-    for batch in given.batch:
-        against: dict[str, dict[str, float]] = {"gfnx": {}, "torchgfn": {}}
-        for name in given.scenarios:
-            found = race(name, batch, given.repeats, given.seconds)
-            for rival, ratios in against.items():
-                if rival in found:
-                    ratios[name] = found[rival] / found["ours"]
-        for rival, mean, least in (("gfnx", 1.5, 1.0), ("torchgfn", 5.0, 3.0)):
-            ratios = against[rival]
-            if ratios:
-                lines += [
-                    verdict(f"{name} against {rival}, batch {batch}", ratio, least) for name, ratio in ratios.items()
-                ]
-                lines.append(
-                    verdict(f"geometric mean against {rival}, batch {batch}", geometric(list(ratios.values())), mean)
-                )
-    if not given.no_extras:
-        lines += extras()
+    lines: list[str] = []
+    for name, make in (("compile", compile_lines), ("extras", extra_lines), ("race", race_lines)):
+        if name not in given.skip:
+            lines += make(given)
     print("\n".join(["", *lines]))
 
 

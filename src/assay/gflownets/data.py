@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from assay.core.data import DataError as DataError  # also for those who call a loader
 from assay.core.data import DataSource
 from assay.gflownets.errors import GFlowNetError
 from assay.gflownets.phylogeny import Alignment, read_alignment
