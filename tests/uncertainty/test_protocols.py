@@ -83,7 +83,7 @@ def test_every_score_of_every_protocol_has_an_interval_and_a_paired_test():
     unsure = quantify(rep).total
     shuffled = np.random.default_rng(0).permutation(unsure)
     pairs = {
-        "selective": (selective_prediction(unsure, wrong, resamples=30), selective_prediction(shuffled, wrong, resamples=0)),
+        "selective": tuple(selective_prediction(u, wrong, resamples=30) for u in (unsure, shuffled)),
         "detection": (
             ood_detection(unsure[~wrong], unsure[wrong], resamples=30),
             ood_detection(shuffled[~wrong], shuffled[wrong], resamples=0),

@@ -139,17 +139,106 @@ class Convolutional(nn.Module):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    "kind", [T.DeepEnsemble, T.MCDropout, T.BatchEnsemble, T.LastLayerLaplace, T.SWAG, T.DDU, T.SNGP]
+    ("kind", "params"),
+    [
+        (T.DeepEnsemble, {"n": 2}),
+        (T.MCDropout, {"passes": 20}),
+        (T.MCDropout, {"passes": 20, "conv_p": 0.2}),
+        (T.DropConnect, {"passes": 20, "conv_p": 0.2}),
+        (T.BatchEnsemble, {"n": 2}),
+        (T.Masksembles, {}),
+        (T.SubEnsemble, {"n": 2, "layers": 1}),
+        (T.MeanFieldNetwork, {"passes": 15}),
+        (T.LastLayerLaplace, {}),
+        (T.SWAG, {"swag_epochs": 4, "passes": 8}),
+        (T.DDU, {}),
+        (T.SNGP, {}),
+        (T.EvidentialClassifier, {}),
+        (T.CredalRelativeLikelihood, {"n": 3}),
+    ],
+    ids=lambda v: v.__name__ if isinstance(v, type) else ("conv" if "conv_p" in v else ""),
 )
-def test_a_users_module_as_it_is(kind):
+def test_a_users_convolutional_module_as_it_is(kind, params):
     X, y, X_test, y_test, _ = digits(400)
-    shape = (-1, 1, 8, 8)
-    params = {"n": 2} if kind in (T.DeepEnsemble, T.BatchEnsemble) else {}
+    X, X_test = (v.reshape(-1, 1, 8, 8) / 16 for v in (X, X_test))
     own = Convolutional()
-    before = own.head.weight.clone()
-    method = kind(own, config=TrainConfig(epochs=8, lr=4e-3), **params).fit(X.reshape(shape) / 16, y)
-    assert (method.predict(X_test.reshape(shape) / 16).predict() == y_test).mean() > 0.85
-    assert torch.equal(own.head.weight, before)  # the user's object is not changed
+    before = {name: v.clone() for name, v in own.state_dict().items()}
+    method = kind(own, config=TrainConfig(epochs=8, lr=8e-3), **params).fit(X, y)
+    rep = method.predict(X_test)
+    assert (rep.predict() == y_test).mean() > 0.85
+    np.testing.assert_allclose(method.predict(X_test[:3]).mean(), rep.mean()[:3], atol=2e-5)
+    assert all(torch.equal(v, before[name]) for name, v in own.state_dict().items())  # the user's object is unchanged
+    assert method.embed(X_test[:5]).shape == (5, 1024 if kind is T.SNGP else 32)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(nn.Linear, (4,)), (nn.Conv1d, (4, 9)), (nn.Conv2d, (4, 6, 5))])
+def test_replaced_layers_are_what_their_formulas_say(make, shape):
+    from assay.uncertainty.transforms_torch.layers import BatchEnsembleLayer, BayesianLayer, MaskedLayer
+
+    torch.manual_seed(0)
+    layer = make(4, 3) if make is nn.Linear else make(4, 3, 3, padding=1)
+    x = torch.randn(6, *shape)
+    cut = [slice(None), slice(None), *[None] * (len(shape) - 1)]  # (members, channels) against (rows, channels, ...)
+    linear = nn.functional.linear if make is nn.Linear else getattr(nn.functional, make.__name__.lower())
+    options = {} if make is nn.Linear else {"padding": 1}
+    weight, bias = layer.weight.detach().clone(), layer.bias.detach().clone()
+    fast = BatchEnsembleLayer(make(4, 3) if make is nn.Linear else make(4, 3, 3, padding=1), 2, 0.5)
+    found = fast(x)
+    for j, rows in enumerate((slice(0, 3), slice(3, 6))):
+        plain = linear(x[rows] * fast.r[j][None][tuple(cut)], fast.weight, None, **options)
+        wanted = plain * fast.s[j][None][tuple(cut)] + fast.bias[j][None][tuple(cut)]
+        torch.testing.assert_close(found[rows], wanted)
+    masks = torch.tensor([[1.0, 0, 1, 1], [0, 1.0, 1, 0]])
+    found = MaskedLayer(layer, masks)(x)
+    torch.testing.assert_close(found[3:], linear(x[3:] * masks[1][None][tuple(cut)], weight, bias, **options))
+    bayes = BayesianLayer(layer, 0.3, 0.5)
+    draws = torch.stack([bayes.train()(x) for _ in range(4000)])
+    # five standard errors of the mean
+    torch.testing.assert_close(draws.mean(0), linear(x, weight, bias, **options), atol=0.13, rtol=0)
+    variance = linear(x**2, torch.full_like(weight, 0.09), torch.full_like(bias, 0.09), **options)
+    torch.testing.assert_close(draws.var(0), variance, atol=0.02, rtol=0.12)
+    by_hand = 0.5 * ((0.3 / 0.5) ** 2 - 1 - 2 * np.log(0.3 / 0.5)) * (weight.numel() + bias.numel())
+    by_hand += 0.5 * float((weight**2).sum() + (bias**2).sum()) / 0.25
+    assert bayes.divergence().item() == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_convolutions_are_bounded_as_linear_maps():
+    from assay.uncertainty.transforms_torch.deterministic import SpectralBound
+
+    torch.manual_seed(1)
+    conv = nn.Conv2d(2, 3, 3, padding=1, stride=2)
+    model = nn.Sequential(conv, nn.Flatten(), nn.Linear(27, 2))
+    bound = SpectralBound(model, 0.7, model[2])
+    model(torch.randn(4, 2, 6, 6))
+    basis = torch.eye(72).reshape(72, 2, 6, 6)
+    dense = lambda: torch.linalg.matrix_norm(conv._conv_forward(basis, conv.weight, None).flatten(1), 2)  # noqa: E731
+    assert float(bound.norm(conv, 200)) == pytest.approx(float(dense()), rel=1e-4)
+    with torch.no_grad():
+        conv.weight.mul_(20)
+    bound(model, 1)
+    assert float(dense()) == pytest.approx(0.7, rel=1e-2)
+
+
+def test_members_trained_side_by_side_are_those_trained_in_turn(monkeypatch):
+    from assay.uncertainty.transforms_torch import members
+
+    X, y, X_test, _, _ = digits(300)
+    runs = []
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr(members, "can_stack", lambda models: False)
+        runs.append(T.DeepEnsemble(n=3, config=replace(FAST, epochs=4), seed=3).fit(X, y).predict(X_test).probs)
+    np.testing.assert_allclose(runs[0], runs[1], atol=1e-4)
+    assert not members.can_stack([Convolutional(), Convolutional()])  # batch normalisation has statistics of its own
+
+
+def test_few_rows_still_make_enough_steps():
+    X, y = load_wine(return_X_y=True)
+    short, long = (
+        T.TorchClassifier(config=TrainConfig(epochs=5, lr=3e-3, min_steps=s)).fit(X[::9], y[::9]).predict(X)
+        for s in (0, 150)
+    )
+    assert (long.predict() == y).mean() > (short.predict() == y).mean() + 0.05
 
 
 def test_members_of_one_network_differ_and_masks_are_fixed():
@@ -174,7 +263,7 @@ def test_inputs_are_checked():
         T.TorchClassifier().fit(bad, y)
     with pytest.raises(TargetShape):
         T.TorchClassifier().fit(X, y[:5])
-    with pytest.raises(UncertaintyError, match=r"no nn\.Linear"):
+    with pytest.raises(UncertaintyError, match=r"no nn\.Linear or conv"):
         T.MCDropout(nn.Sequential(nn.Flatten()), config=TrainConfig(epochs=1)).fit(X, y)
     with pytest.raises(UncertaintyError, match="loss"):
         T.EvidentialClassifier(loss="l2", config=TrainConfig(epochs=1)).fit(X, y)

@@ -20,6 +20,7 @@ from assay.uncertainty.errors import NotFitted, TargetShape, UncertaintyError
 from assay.uncertainty.representations import Categorical
 from assay.uncertainty.representations.base import row_names
 from assay.uncertainty.simplex import as_probabilities
+from assay.uncertainty.transforms_torch.layers import CONVOLUTIONS, Layer, Replacement
 
 Network = nn.Module | Callable[[int, int], nn.Module] | None
 DEFAULT = TrainConfig(epochs=60, lr=3e-3, optimizer="adamw", weight_decay=1e-4, schedule="cosine", clip_norm=5.0)
@@ -60,10 +61,6 @@ class ResidualMLP(nn.Module):
         return self.head(h)
 
 
-class Replacement(nn.Module):
-    """A layer that stands in the place of a linear or convolutional one."""
-
-
 def linears(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
     """All linear layers with their parents and names, in order of definition."""
     found = []
@@ -75,23 +72,37 @@ def linears(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
     return sorted(found, key=lambda item: order[id(item[2])])
 
 
-def replace_linears(model: nn.Module, make: Callable[[nn.Linear, int, int], nn.Module | None]) -> nn.Module:
-    """Put ``make(linear, i, n)`` in the place of each linear layer where it is not None; returns the model.
+def replace_layers(model: nn.Module, make: Callable[[Layer, int, int], nn.Module | None]) -> nn.Module:
+    """Put ``make(layer, i, n)`` in the place of each linear and convolutional layer where it is not None.
+
+    Layers are numbered in the order of definition; a module that is used twice is replaced in both places by one.
+    Returns the model, or what replaces it where it is such a layer itself.
 
     Raises
     ------
     UncertaintyError
-        If the network has no linear layer inside it.
+        If the network has no such layer.
     """
-    if isinstance(model, nn.Linear):
+    kinds = (nn.Linear, *CONVOLUTIONS)
+    if isinstance(model, kinds):
         model = nn.Sequential(model)
-    found = linears(model)
-    if not found:
-        raise UncertaintyError(f"{type(model).__name__} has no nn.Linear layer, so there is nothing to transform")
-    for i, (parent, name, child) in enumerate(found):
-        new = make(child, i, len(found))
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    layers: dict[int, Layer] = {}
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, kinds):
+                places.setdefault(id(child), []).append((parent, name))
+                layers[id(child)] = child
+    if not layers:
+        raise UncertaintyError(
+            f"{type(model).__name__} has no nn.Linear or convolutional layer, so there is nothing to transform"
+        )
+    order = {id(m): i for i, m in enumerate(model.modules())}
+    for i, key in enumerate(sorted(layers, key=order.__getitem__)):
+        new = make(layers[key], i, len(layers))
         if new is not None:
-            setattr(parent, name, new)
+            for parent, name in places[key]:
+                setattr(parent, name, new)
     return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,19 +22,58 @@ from assay.uncertainty.transforms_torch.base import (
     outputs,
     probabilities,
 )
+from assay.uncertainty.transforms_torch.layers import CONVOLUTIONS
 
 
-def bound_spectral_norms(bound: float, keep: nn.Module | None = None) -> Callable[[nn.Module, int], None]:
-    """After each step, scale every linear layer but ``keep`` back to a largest singular value of at most ``bound``."""
+class SpectralBound:
+    """After each step, scales layers back to a largest singular value of at most ``bound``.
 
-    def project(model: nn.Module, _step: int) -> None:
+    Linear layers by their matrix; convolutions as the linear map on inputs of the size that they see, found by power
+    iteration, which goes on from step to step (Gouk et al., 2021), not by their reshaped kernel.
+
+    Parameters
+    ----------
+    model : nn.Module
+    bound : float
+    keep : nn.Module, optional
+        A layer that is left alone.
+    """
+
+    def __init__(self, model: nn.Module, bound: float, keep: nn.Module | None = None) -> None:
+        self.bound = bound
+        self.layers = [layer for _, _, layer in linears(model) if layer is not keep]
+        self.convolutions: list[Any] = [m for m in model.modules() if isinstance(m, CONVOLUTIONS) and m is not keep]
+        self.vectors: dict[int, Tensor] = {}
+        for layer in self.convolutions:
+            layer.register_forward_pre_hook(self._see)
+
+    def _see(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        shape = (1, *args[0].shape[1:])
+        if id(layer) not in self.vectors or self.vectors[id(layer)].shape != shape:
+            g = torch.Generator().manual_seed(0)
+            self.vectors[id(layer)] = torch.randn(shape, generator=g).to(args[0])
+
+    def norm(self, layer: Any, iterations: int = 1) -> Tensor:
+        """Largest singular value of a convolution, from below."""
+        v = self.vectors[id(layer)]
+        sigma = v.new_zeros(())
+        with torch.enable_grad():
+            for _ in range(iterations):
+                v = (v / v.norm()).detach().requires_grad_()
+                sigma = layer._conv_forward(v, layer.weight.detach(), None).norm()
+                (v,) = torch.autograd.grad(sigma, v)
+        self.vectors[id(layer)] = v.detach()
+        return sigma.detach()
+
+    def __call__(self, _model: nn.Module, step: int) -> None:
+        """The projection; the first one iterates until the norms of the start are known."""
         with torch.no_grad():
-            for _, _, layer in linears(model):
-                if layer is not keep:
-                    norm = torch.linalg.matrix_norm(layer.weight, 2)
-                    layer.weight.mul_(torch.clamp(bound / norm, max=1.0))
-
-    return project
+            for layer in self.layers:
+                norm = torch.linalg.matrix_norm(layer.weight, 2)
+                layer.weight.mul_(torch.clamp(self.bound / norm, max=1.0))
+            for conv in self.convolutions:
+                norm = self.norm(conv, 30 if step <= 1 else 1)
+                conv.weight.mul_(torch.clamp(self.bound / norm, max=1.0))
 
 
 class RandomFeatures(nn.Module):
@@ -89,7 +127,7 @@ class SNGP(TorchMethod):
     features : int
         Random features.
     norm : float
-        Largest singular value of the hidden layers.
+        Largest singular value of the hidden layers, linear and convolutional.
     ridge : float
     """
 
@@ -120,7 +158,7 @@ class SNGP(TorchMethod):
         make = lambda: _GaussianProcessHead(body, width, self.features, t.shape[1])  # noqa: E731
         self.model_ = seeded(seed, make).to(x.device)
         self._train(
-            self.model_, ce_loss, x, t, seed, after_step=bound_spectral_norms(self.norm, self.model_.beta),
+            self.model_, ce_loss, x, t, seed, after_step=SpectralBound(self.model_, self.norm, self.model_.beta),
         )  # fmt: skip
         precision = self.ridge * torch.eye(self.features, dtype=torch.float64, device=x.device)
         with torch.no_grad():
@@ -148,7 +186,7 @@ class DDU(TorchMethod):
     Parameters
     ----------
     norm : float
-        Largest singular value of the hidden layers.
+        Largest singular value of the hidden layers, linear and convolutional.
     """
 
     _default_network = ResidualMLP
@@ -173,7 +211,7 @@ class DDU(TorchMethod):
         seed = self._member_seed(0)
         self.model_ = self._network(seed)
         head = linears(self.model_)[-1][2]
-        self._train(self.model_, ce_loss, x, t, seed, after_step=bound_spectral_norms(self.norm, head))
+        self._train(self.model_, ce_loss, x, t, seed, after_step=SpectralBound(self.model_, self.norm, head))
         self.density_ = ClassGaussians().fit(self._hidden(x), t.double().numpy(force=True))
 
     def _hidden(self, x: Tensor) -> np.ndarray:

@@ -14,15 +14,15 @@ from assay.uncertainty.errors import UncertaintyError
 from assay.uncertainty.representations import Sample
 from assay.uncertainty.transforms_torch.base import (
     Network,
-    Replacement,
     TorchMethod,
     ce_loss,
     cross_entropy,
     linears,
     outputs,
     probabilities,
-    replace_linears,
+    replace_layers,
 )
+from assay.uncertainty.transforms_torch.layers import BatchEnsembleLayer, Layer, MaskedLayer, channels
 from assay.uncertainty.transforms_torch.stacked import MemberBatches, Stacked, can_stack, stacked_cross_entropy
 
 
@@ -142,25 +142,6 @@ class SubEnsemble(TorchMethod):
         return Sample(np.stack([probabilities(outputs(m, x)) for m in self.models_], axis=-2))
 
 
-class BatchEnsembleLinear(Replacement):
-    """``y = (W (x * r_j)) * s_j + b_j`` for member j (Wen, Tran and Ba, ICLR 2020); rows of member j are a block of
-    the batch."""
-
-    def __init__(self, linear: nn.Linear, n: int, std: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(linear.weight.detach().clone())
-        self.r = nn.Parameter(1 + std * torch.randn(n, linear.in_features))
-        self.s = nn.Parameter(1 + std * torch.randn(n, linear.out_features))
-        start = torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
-        self.bias = nn.Parameter(start.repeat(n, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Rows ``(n * batch, features)``."""
-        n = len(self.r)
-        h = x.reshape(n, -1, x.shape[-1]) * self.r[:, None]
-        return (nn.functional.linear(h, self.weight) * self.s[:, None] + self.bias[:, None]).reshape(len(x), -1)
-
-
 class _Tiled(TorchMethod):
     """Methods whose one network holds all members: the batch is repeated once a member."""
 
@@ -216,8 +197,8 @@ class BatchEnsemble(_Tiled):
     def _fit(self, x: Tensor, t: Tensor) -> None:
         seed = self._member_seed(0)
         base = self._network(seed)
-        change: Any = lambda layer, _i, _n: BatchEnsembleLinear(layer, self.n, self.std)  # noqa: E731
-        self.model_ = seeded(seed, lambda: replace_linears(base, change)).to(x.device)
+        change: Any = lambda layer, _i, _n: BatchEnsembleLayer(layer, self.n, self.std)  # noqa: E731
+        self.model_ = seeded(seed, lambda: replace_layers(base, change)).to(x.device)
         fast = [p for name, p in self.model_.named_parameters() if name.rsplit(".", 1)[-1] in ("r", "s")]
         ids = {id(p) for p in fast}
         groups = [
@@ -225,21 +206,6 @@ class BatchEnsemble(_Tiled):
             {"params": fast, "lr_scale": self.fast_rate, "weight_decay": 0.0},
         ]
         self._train(self.model_, self._tiled_loss, x, t, seed, parameters=groups)
-
-
-class MaskedLinear(Replacement):
-    """A linear layer whose inputs are masked, a fixed mask a member."""
-
-    def __init__(self, linear: nn.Linear, masks: Tensor) -> None:
-        super().__init__()
-        self.linear = linear
-        self.register_buffer("masks", masks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Rows ``(n * batch, features)``."""
-        masks: Any = self.masks
-        h = x.reshape(len(masks), -1, x.shape[-1]) * masks[:, None]
-        return self.linear(h.reshape(len(x), -1))
 
 
 def member_masks(channels: int, n: int, scale: float, rng: np.random.Generator) -> np.ndarray:
@@ -280,7 +246,7 @@ def member_masks(channels: int, n: int, scale: float, rng: np.random.Generator) 
 
 
 class Masksembles(_Tiled):
-    """Members are fixed masks of the hidden units.
+    """Members are fixed masks of the hidden units, and of the channels before convolutions.
 
     Parameters
     ----------
@@ -310,11 +276,11 @@ class Masksembles(_Tiled):
         seed = self._member_seed(0)
         rng = np.random.default_rng(seed)
 
-        def change(layer: nn.Linear, i: int, _n: int) -> nn.Module | None:
+        def change(layer: Layer, i: int, _n: int) -> nn.Module | None:
             if i == 0:
                 return None
-            masks = member_masks(layer.in_features, self.n, self.scale, rng)
-            return MaskedLinear(layer, torch.tensor(masks, dtype=torch.float32))
+            masks = member_masks(channels(layer)[0], self.n, self.scale, rng)
+            return MaskedLayer(layer, torch.tensor(masks, dtype=torch.float32))
 
-        self.model_ = replace_linears(self._network(seed), change).to(x.device)
+        self.model_ = replace_layers(self._network(seed), change).to(x.device)
         self._train(self.model_, self._tiled_loss, x, t, seed)

@@ -18,97 +18,20 @@ from assay.training import TrainConfig, seeded
 from assay.uncertainty.representations import Sample
 from assay.uncertainty.transforms_torch.base import (
     Network,
-    Replacement,
     TorchMethod,
     ce_loss,
     cross_entropy,
     outputs,
     probabilities,
-    replace_linears,
+    replace_layers,
 )
-
-
-class Drawn(nn.Module):
-    """A layer with a state ``draw``: None for its mean, an integer for the network of that pass."""
-
-    draw: int | None = None
-    place: int = 0
-
-    def _generator(self) -> torch.Generator:
-        assert self.draw is not None
-        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.draw, self.place]).generate_state(1)[0]))
-
-
-class SampledDropout(Drawn):
-    """Dropout that can also draw one mask for a whole pass."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Masked and scaled input."""
-        if self.training:
-            return nn.functional.dropout(x, self.p, True)
-        if self.draw is None:
-            return x
-        keep = torch.rand(x.shape[1:], generator=self._generator()) >= self.p
-        return x * (keep.to(x) / (1 - self.p))
-
-
-class DropConnectLinear(Drawn, Replacement):
-    """A linear layer that drops weights (Wan et al., ICML 2013)."""
-
-    def __init__(self, linear: nn.Linear, p: float) -> None:
-        super().__init__()
-        self.linear, self.p = linear, p
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Linear map with dropped weights."""
-        weight = self.linear.weight
-        if self.training:
-            weight = nn.functional.dropout(weight, self.p, True)
-        elif self.draw is not None:
-            weight = weight * (
-                (torch.rand(weight.shape, generator=self._generator()) >= self.p).to(weight) / (1 - self.p)
-            )
-        return nn.functional.linear(x, weight, self.linear.bias)
-
-
-class BayesianLinear(Drawn, Replacement):
-    """Independent normal weights; training uses the local reparameterisation (Kingma, Salimans and Welling, 2015)."""
-
-    def __init__(self, linear: nn.Linear, posterior_std: float, prior_std: float) -> None:
-        super().__init__()
-        rho = math.log(math.expm1(posterior_std))
-        self.weight = nn.Parameter(linear.weight.detach().clone())
-        self.weight_rho = nn.Parameter(torch.full_like(linear.weight, rho).detach())
-        bias = torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().clone()
-        self.bias = nn.Parameter(bias)
-        self.bias_rho = nn.Parameter(torch.full_like(bias, rho))
-        self.prior_std = prior_std
-
-    def forward(self, x: Tensor) -> Tensor:
-        """A draw of the outputs (training) or outputs of a draw of the weights."""
-        sw, sb = nn.functional.softplus(self.weight_rho), nn.functional.softplus(self.bias_rho)
-        if self.training:
-            mean = nn.functional.linear(x, self.weight, self.bias)
-            var = nn.functional.linear(x**2, sw**2, sb**2)
-            return mean + torch.sqrt(var + 1e-12) * torch.randn_like(mean)
-        if self.draw is None:
-            return nn.functional.linear(x, self.weight, self.bias)
-        g = self._generator()
-        weight = self.weight + sw * torch.randn(sw.shape, generator=g).to(sw)
-        return nn.functional.linear(x, weight, self.bias + sb * torch.randn(sb.shape, generator=g).to(sb))
-
-    def divergence(self) -> Tensor:
-        """KL to the prior N(0, prior_std^2), in nats."""
-        total = self.weight.new_zeros(())
-        for mu, rho in ((self.weight, self.weight_rho), (self.bias, self.bias_rho)):
-            s = nn.functional.softplus(rho)
-            ratio = (s / self.prior_std) ** 2
-            total = total + 0.5 * (ratio + (mu / self.prior_std) ** 2 - 1 - torch.log(ratio)).sum()
-        return total
+from assay.uncertainty.transforms_torch.layers import (
+    BayesianLayer,
+    Drawn,
+    DropConnectLayer,
+    Layer,
+    SampledDropout,
+)
 
 
 class _Passes(TorchMethod):
@@ -135,11 +58,14 @@ class _Passes(TorchMethod):
 
 
 class MCDropout(_Passes):
-    """Dropout before every linear layer but the first, kept on when predicting (Gal and Ghahramani, ICML 2016).
+    """Dropout before every layer but the first, kept on when predicting (Gal and Ghahramani, ICML 2016).
 
     Parameters
     ----------
     p : float
+        Before linear layers.
+    conv_p : float
+        Of whole channels, before convolutions; 0 leaves them out, as `probly` does.
     passes : int
 
     Examples
@@ -159,6 +85,7 @@ class MCDropout(_Passes):
         network: Network = None,
         *,
         p: float = 0.5,
+        conv_p: float = 0.0,
         passes: int = 100,
         config: TrainConfig | None = None,
         batch_size: int = 64,
@@ -169,23 +96,28 @@ class MCDropout(_Passes):
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
-        self.p, self.passes = p, passes
+        self.p, self.conv_p, self.passes = p, conv_p, passes
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
-        def change(layer: nn.Linear, i: int, _n: int) -> nn.Module | None:
-            return nn.Sequential(SampledDropout(self.p), layer) if i else None
+        def change(layer: Layer, i: int, _n: int) -> nn.Module | None:
+            linear = isinstance(layer, nn.Linear)
+            p = self.p if linear else self.conv_p
+            return nn.Sequential(SampledDropout(p, not linear), layer) if i and p > 0 else None
 
         seed = self._member_seed(0)
-        self.model_ = self._prepare(replace_linears(self._network(seed), change))
+        self.model_ = self._prepare(replace_layers(self._network(seed), change))
         self._train(self.model_, ce_loss, x, t, seed)
 
 
 class DropConnect(_Passes):
-    """Dropped weights in every linear layer but the first, kept on when predicting (Mobiny et al., 2021).
+    """Dropped weights in every layer but the first, kept on when predicting (Mobiny et al., 2021).
 
     Parameters
     ----------
     p : float
+        In linear layers.
+    conv_p : float
+        In convolutions; 0 leaves them out.
     passes : int
     """
 
@@ -194,6 +126,7 @@ class DropConnect(_Passes):
         network: Network = None,
         *,
         p: float = 0.5,
+        conv_p: float = 0.0,
         passes: int = 100,
         config: TrainConfig | None = None,
         batch_size: int = 64,
@@ -204,17 +137,22 @@ class DropConnect(_Passes):
         super().__init__(
             network, config=config, batch_size=batch_size, seed=seed, standardize=standardize, device=device
         )
-        self.p, self.passes = p, passes
+        self.p, self.conv_p, self.passes = p, conv_p, passes
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
         seed = self._member_seed(0)
-        change: Any = lambda layer, i, _n: DropConnectLinear(layer, self.p) if i else None  # noqa: E731
-        self.model_ = self._prepare(replace_linears(self._network(seed), change))
+
+        def change(layer: Layer, i: int, _n: int) -> nn.Module | None:
+            p = self.p if isinstance(layer, nn.Linear) else self.conv_p
+            return DropConnectLayer(layer, p) if i and p > 0 else None
+
+        self.model_ = self._prepare(replace_layers(self._network(seed), change))
         self._train(self.model_, ce_loss, x, t, seed)
 
 
 class MeanFieldNetwork(_Passes):
-    """Bayes by backprop: independent normal posteriors of all weights (Blundell et al., ICML 2015).
+    """Bayes by backprop: independent normal posteriors of the weights of linear and convolutional layers (Blundell et
+    al., ICML 2015).
 
     Parameters
     ----------
@@ -246,9 +184,9 @@ class MeanFieldNetwork(_Passes):
 
     def _fit(self, x: Tensor, t: Tensor) -> None:
         seed = self._member_seed(0)
-        change: Any = lambda layer, _i, _n: BayesianLinear(layer, self.posterior_std, self.prior_std)  # noqa: E731
-        model = self._prepare(replace_linears(self._network(seed), change)).to(x.device)
-        bayesian = [m for m in model.modules() if isinstance(m, BayesianLinear)]
+        change: Any = lambda layer, _i, _n: BayesianLayer(layer, self.posterior_std, self.prior_std)  # noqa: E731
+        model = self._prepare(replace_layers(self._network(seed), change)).to(x.device)
+        bayesian = [m for m in model.modules() if isinstance(m, BayesianLayer)]
 
         def loss(net: nn.Module, batch: tuple[Tensor, ...], _step: int) -> Tensor:
             kl = sum((m.divergence() for m in bayesian), torch.zeros((), device=x.device))

@@ -62,7 +62,7 @@ class Stacked(nn.Module):
     def clip_grad_norm_(self, max_norm: float) -> None:
         """Clip the gradient of each member by its own norm."""
         gradients = [p.grad for p in self.own if p.grad is not None]
-        norm = torch.sqrt(sum((g.flatten(1) ** 2).sum(1) for g in gradients))  # type: ignore[arg-type]
+        norm = torch.sqrt(sum((g.flatten(1) ** 2).sum(1) for g in gradients))
         scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
         for g in gradients:
             g.mul_(scale.reshape(-1, *([1] * (g.ndim - 1))))
