@@ -113,6 +113,8 @@ def run(
     run_engine = engine or Engine()
     jobs = [(task, system) for task in tasks for system in systems]
     done: dict[int, Result] = {}
+    if resume and path.exists():
+        _drop_torn_line(path)
     with path.open("a" if resume else "w", encoding="utf-8") as file:
 
         def keep(index: int, result: Result) -> None:
@@ -145,6 +147,14 @@ def run(
                 for index, future in futures:
                     keep(index, future.result())
     return [done[i] for i in range(len(jobs))]
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut a last line that a kill left unfinished, so that the next one starts on a line of its own."""
+    with path.open("rb+") as file:
+        data = file.read()
+        if data and not data.endswith(b"\n"):
+            file.truncate(data.rfind(b"\n") + 1)
 
 
 def _top(system: System, task: Task) -> str | None:
