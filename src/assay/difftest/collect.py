@@ -65,7 +65,7 @@ def trace(
     specs: Sequence[SpecRule] = (), level: str = "full", step: int = 0, every: int = 1, optimizer: Any = None,
     include: Sequence[str] = (), exclude: Sequence[str] = (), microbatches: int | None = None,
     collectives: bool = True, meta: Mapping[str, Any] | None = None, fsync: bool = False, sink: Any = None,
-    **constants: int,
+    replace_inputs: Any = None, **constants: int,
 ) -> Tracer:  # fmt: skip
     """Trace the steps of a model that run inside the ``with`` block.
 
@@ -100,6 +100,9 @@ def trace(
     fsync : bool
     sink : callable, optional
         ``(Entry, Tensor)`` instead of files.
+    replace_inputs : Trace, optional
+        The reference. Every module is then fed the reference's inputs and output gradients in place of those that
+        arrive, so that each is judged by itself and an error does not spread.
     **constants : int
         For the preset of names.
 
@@ -122,7 +125,7 @@ def trace(
     return Tracer(
         model, out, mesh=mesh, names=names, specs=specs, level=level, step=step, every=every, optimizer=optimizer,
         include=include, exclude=exclude, microbatches=microbatches, collectives=collectives, meta=meta, fsync=fsync,
-        sink=sink, **constants,
+        sink=sink, replace_inputs=replace_inputs, **constants,
     )  # fmt: skip
 
 
@@ -144,7 +147,7 @@ class Tracer:
         names: str | NameMap | None = None, specs: Sequence[SpecRule] = (), level: str = "full", step: int = 0,
         every: int = 1, optimizer: Any = None, include: Sequence[str] = (), exclude: Sequence[str] = (),
         microbatches: int | None = None, collectives: bool = True, meta: Mapping[str, Any] | None = None,
-        fsync: bool = False, sink: Any = None, **constants: int,
+        fsync: bool = False, sink: Any = None, replace_inputs: Any = None, **constants: int,
     ) -> None:  # fmt: skip
         if level not in LEVELS:
             raise DiffTestError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
@@ -160,6 +163,8 @@ class Tracer:
         self.recorded: dict[str, Entry] = {}
         self.notes: list[str] = []
         self._sink = sink
+        self._replace = replace_inputs
+        self._known = set(replace_inputs.names()) if replace_inputs is not None else set()
         rank, world = _rank_world()
         self._meta = {"microbatches": microbatches, "level": level, **(meta or {})}
         self._writer = None if sink else Writer(out, rank, world, self.coords, meta=self._meta, fsync=fsync)
@@ -194,7 +199,9 @@ class Tracer:
                 if name is None or not self._wanted(name):
                     continue
                 if name in taken and not own.endswith(("module", "_orig_mod")):
-                    raise AmbiguousName(f"the modules {taken[name]!r} and {own!r} both become {name!r}; mend the name rules")
+                    raise AmbiguousName(
+                        f"the modules {taken[name]!r} and {own!r} both become {name!r}; mend the name rules"
+                    )
                 if type(module).__name__ == "OptimizedModule":
                     self.notes.append(f"{name} is compiled: the hooks break its graph; compare the eager model first")
                     continue
@@ -277,7 +284,9 @@ class Tracer:
                 path = self._paths.get(id(module))
                 if path is not None:
                     self._handles.append(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
-                    self._handles.append(module.register_forward_hook(self._after(path), with_kwargs=True, always_call=False))
+                    self._handles.append(
+                        module.register_forward_hook(self._after(path), with_kwargs=True, always_call=False)
+                    )
         for name, parameter in self._parameters.items():
             self._parameter("param", name, parameter)
             if parameter.requires_grad:
@@ -352,6 +361,9 @@ class Tracer:
             def visit(slot: str, tensor: Tensor) -> Tensor:
                 nonlocal changed
                 name = Name(self.step, microbatch, "in" + (RECOMPUTE if again else ""), path, slot, call)
+                value = self._replacement(name, tensor)
+                if value is not None:
+                    tensor, changed = _Replaced.apply(tensor, value), True
                 stored = self._tensor(name, tensor)
                 if torch.is_grad_enabled() and tensor.requires_grad and type(tensor) is not nn.Parameter:
                     view = tensor.view_as(tensor)
@@ -410,14 +422,26 @@ class Tracer:
             return
         self._gradients[id(tensor)] = (weakref.ref(tensor), text)
 
-        def hook(gradient: Tensor) -> None:
+        def hook(gradient: Tensor) -> Tensor | None:
             if text in self.recorded:  # both passes of a checkpointed part have hooks; the first to fire counts
-                return
+                return None
             self._backward_microbatch = name.microbatch
             self._last_gradient = name.module
             self._tensor(name, gradient)
+            return self._replacement(name, gradient) if name.phase == "gout" else None
 
         tensor.register_hook(hook)
+
+    def _replacement(self, name: Name, tensor: Tensor) -> Tensor | None:
+        """The reference's value of an input or gradient, cut for this rank."""
+        text = str(name.first_pass())
+        if self._replace is None or text not in self._known or not tensor.is_floating_point():
+            return None
+        spec = self._spec(name, tensor) or ShardSpec()
+        value = spec.cut(self._replace.tensor(text), self.coords)
+        if tuple(value.shape) != tuple(tensor.shape):
+            return None
+        return value.to(dtype=tensor.dtype, device=tensor.device)
 
     def _accumulate(self, name: str) -> Callable[[Tensor], None]:
         def hook(parameter: Tensor) -> None:
@@ -579,6 +603,18 @@ class Tracer:
             values, places = _sampled(key, local, index)
             entry.stats = {"count": float(local.numel())}
             self._writer.put(entry, torch.stack([places.double(), values]))  # type: ignore[union-attr]
+
+
+class _Replaced(torch.autograd.Function):
+    """Another value forward; the gradient goes to where the tensor came from."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
 
 
 def _sampled(key: str, local: Tensor, index: Index) -> tuple[Tensor, Tensor]:

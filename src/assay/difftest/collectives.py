@@ -14,7 +14,7 @@ from torch import Tensor
 # operation -> position of the tensor that is sent, of the one that receives
 _OPERATIONS = {
     "all_reduce": (0, 0), "reduce_scatter_tensor": (1, 0), "all_gather_into_tensor": (1, 0), "all_gather": (1, None),
-    "reduce_scatter": (None, 0), "all_to_all_single": (1, 0), "all_to_all": (None, None), "broadcast": (0, 0),
+    "reduce_scatter_single": (1, 0), "all_gather_single": (1, 0), "reduce_scatter": (None, 0), "all_to_all_single": (1, 0), "all_to_all": (None, None), "broadcast": (0, 0),
     "reduce": (0, 0), "send": (0, None), "recv": (None, 0), "isend": (0, None), "irecv": (None, None),
     "batch_isend_irecv": (None, None),
 }  # fmt: skip
@@ -60,7 +60,9 @@ class CollectiveLog:
                 entry: dict[str, Any] = {
                     "op": name,
                     "module": self._where(),
-                    "group": _ranks(kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None)),
+                    "group": _ranks(
+                        kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None)
+                    ),
                     "reduce": str(kwargs.get("op", "")).split(".")[-1].lower(),
                 }
                 if isinstance(source, Tensor):

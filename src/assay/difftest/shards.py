@@ -256,7 +256,9 @@ def _parsed(text: str) -> ShardSpec:
             dims.append(name)
             placements.extend(_cut(cut, len(dims) - 1, text) for cut in cuts)
         else:
-            raise ShardSpecError(f"cannot read {word!r} in the specification {text!r}; write it like 'b s[cp:zigzag] h[tp]'")
+            raise ShardSpecError(
+                f"cannot read {word!r} in the specification {text!r}; write it like 'b s[cp:zigzag] h[tp]'"
+            )
     axes = [axis for axis, _ in placements]
     for axis in axes:
         if axes.count(axis) > 1:
@@ -414,7 +416,9 @@ def _index(spec: ShardSpec, shape: tuple[int, ...], used: tuple[tuple[str, tuple
             flats.append((placement, rank, size))
             continue
         if placement.dim >= len(shape):
-            raise ShardSpecError(f"{spec}: the axis {axis!r} cuts dimension {placement.dim}, the tensor has {list(shape)}")
+            raise ShardSpecError(
+                f"{spec}: the axis {axis!r} cuts dimension {placement.dim}, the tensor has {list(shape)}"
+            )
         vectors[placement.dim] = _placed(vectors[placement.dim], placement, axis, rank, size, spec)
     if spec.dims and len(spec.dims) != len(shape):
         raise ShardSpecError(f"{str(spec)!r} names {len(spec.dims)} dimensions, the tensor has shape {list(shape)}")
@@ -430,7 +434,9 @@ def _flat_range(of: tuple[Flat, int, int], total: int, shape: tuple[int, ...]) -
         return min(rank * each, total), min((rank + 1) * each, total), each
     start, stop = placement.offset, placement.offset + placement.numel
     if stop > total:
-        raise ShardSpecError(f"the flat shard {start}..{stop} ends past the {total} elements of the shard of {list(shape)}")
+        raise ShardSpecError(
+            f"the flat shard {start}..{stop} ends past the {total} elements of the shard of {list(shape)}"
+        )
     return start, stop, placement.numel
 
 
@@ -443,7 +449,9 @@ def _placed(vector: np.ndarray, p: Any, axis: str, rank: int, size: int, spec: S
         return np.concatenate([chunks[rank], chunks[2 * size - 1 - rank]])
     if isinstance(p, Interleave):
         if n % (p.unit * size):
-            raise ShardSpecError(f"{spec}: {axis!r} deals units of {p.unit} to {size} ranks, which {n} does not divide into")
+            raise ShardSpecError(
+                f"{spec}: {axis!r} deals units of {p.unit} to {size} ranks, which {n} does not divide into"
+            )
         return vector.reshape(-1, size, p.unit)[:, rank].reshape(-1)
     if isinstance(p, Experts):
         if len(p.ids) != size or sorted(e for held in p.ids for e in held) != sorted(range(n)):
@@ -452,7 +460,9 @@ def _placed(vector: np.ndarray, p: Any, axis: str, rank: int, size: int, spec: S
     if isinstance(p, Grouped):
         per, unit = p.heads // p.groups, p.heads + 2 * p.groups
         if n % unit or p.heads % p.groups or p.groups % size:
-            raise ShardSpecError(f"{spec}: {n} rows are no fused Q-K-V of {p.heads} heads in {p.groups} groups on {size} ranks")
+            raise ShardSpecError(
+                f"{spec}: {n} rows are no fused Q-K-V of {p.heads} heads in {p.groups} groups on {size} ranks"
+            )
         d = n // unit
         q = vector[: p.heads * d].reshape(p.groups, per * d)
         k = vector[p.heads * d : (p.heads + p.groups) * d].reshape(p.groups, d)

@@ -112,7 +112,9 @@ class Digest:
     @classmethod
     def of(cls, sketch: Tensor, stats: Mapping[str, float]) -> Digest:
         """From what `stats` gave."""
-        return cls(sketch, stats["square"], stats["total"], stats["low"], stats["high"], int(stats["bad"]), int(stats["count"]))
+        return cls(
+            sketch, stats["square"], stats["total"], stats["low"], stats["high"], int(stats["bad"]), int(stats["count"])
+        )
 
 
 def estimate(sketch: Float[Tensor, "two buckets"]) -> float:
@@ -256,7 +258,11 @@ def digest(name: str, tensor: Tensor, index: Index | None = None) -> Digest:
         finite = torch.isfinite(flat)
         bad = int((~finite).sum())
         # the sketch of the finite part, so that what is finite can still be compared
-        kept = digest(name, torch.where(finite, flat, 0).reshape(tensor.shape) if n == tensor.numel() else flat.nan_to_num(0, 0, 0), index)
+        kept = digest(
+            name,
+            torch.where(finite, flat, 0).reshape(tensor.shape) if n == tensor.numel() else flat.nan_to_num(0, 0, 0),
+            index,
+        )
         return Digest(kept.sketch, kept.square, kept.total, kept.low, kept.high, bad, n)
     return Digest(box.result() if strided is None else out.cpu(), square, total, low, high, bad, n)
 

@@ -228,7 +228,9 @@ class RankFile:
             return cls(path, raw["rank"], raw["world"], coords, raw["step"], raw["meta"], entries,
                        raw.get("collectives", []), raw.get("notes", []))  # fmt: skip
         except json.JSONDecodeError as error:
-            raise TraceCorrupt(f"{path} is damaged at offset {error.pos}: {error.msg}; trace that rank again") from error
+            raise TraceCorrupt(
+                f"{path} is damaged at offset {error.pos}: {error.msg}; trace that rank again"
+            ) from error
         except (KeyError, TypeError, ValueError, OSError) as error:
             if isinstance(error, TraceCorrupt):
                 raise
@@ -330,7 +332,9 @@ class Trace:
             tensor = self._handles[path].get_tensor(key)
         except (SafetensorError, OSError, KeyError) as error:
             size = path.stat().st_size if path.exists() else 0
-            raise TraceCorrupt(f"{path} ({size} bytes) cannot be read at {key}: {error}; trace that rank again") from error
+            raise TraceCorrupt(
+                f"{path} ({size} bytes) cannot be read at {key}: {error}; trace that rank again"
+            ) from error
         wanted = _DTYPES.get(entry.dtype)
         return tensor.view(wanted) if wanted in _BYTES and entry.level == "full" else tensor
 

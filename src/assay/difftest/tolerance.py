@@ -93,7 +93,9 @@ class Tolerance:
                 raise DiffTestError(f"the pattern {pattern!r} of a tolerance rule is no regular expression") from error
             if not (isinstance(value, (int, float)) and value >= 0):
                 raise DiffTestError(f"the tolerance of {pattern!r} is {value!r}, not a number from 0 up")
-        return Tolerance(self.relative, self.absolute, self.reasons, [*rules, *self.rules], self.eps, self.safety, self.default)
+        return Tolerance(
+            self.relative, self.absolute, self.reasons, [*rules, *self.rules], self.eps, self.safety, self.default
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write as JSON."""
@@ -197,9 +199,7 @@ def perturbed(tensor: Tensor, size: float, generator: torch.Generator, *, signs:
 
 
 @contextmanager
-def perturbation(
-    model: nn.Module, kind: str, eps: float, *, at: str | None = None, seed: int = 0
-) -> Any:
+def perturbation(model: nn.Module, kind: str, eps: float, *, at: str | None = None, seed: int = 0) -> Any:
     """Hooks that make a model's run differ as rounding would.
 
     Parameters
@@ -281,7 +281,8 @@ def estimate_tolerance(
     step: Callable[[], Any], model: nn.Module, *, modes: Sequence[str] = ("perturb",), repeats: int = 3,
     eps: float | str = "auto", safety: float = 4.0, floor: float = FLOOR, optimizer: Any = None,
     base: Trace | None = None, kinds: Sequence[str] = KINDS, at: str | None = None, C: float | None = None,
-    layers: int | None = None, seed: int = 0, check_determinism: bool = True, **trace_options: Any,
+    layers: int | None = None, seed: int = 0, check_determinism: bool = True,
+    tracer_holder: list[Any] | None = None, **trace_options: Any,
 ) -> Tolerance:  # fmt: skip
     """Run the reference several times with noise of the size of rounding, and see how far each tensor moves.
 
@@ -314,6 +315,8 @@ def estimate_tolerance(
     seed : int
     check_determinism : bool
         Compare the undisturbed run with ``base``, or with itself run again.
+    tracer_holder : list, optional
+        Gets the tracer of each run, for a ``step`` that records tensors of its own.
     **trace_options
         For `trace` (``microbatches``, ``specs``, ``step``, ...).
 
@@ -338,7 +341,9 @@ def estimate_tolerance(
 
     def run(sink: Callable[[Entry, Tensor], None]) -> None:
         keeper.restore()
-        with Tracer(model, ".", sink=sink, **trace_options):
+        with Tracer(model, ".", sink=sink, **trace_options) as tracer:
+            if tracer_holder is not None:
+                tracer_holder[:] = [tracer]
             step()
 
     memory: dict[str, Tensor] = {}
@@ -425,7 +430,9 @@ def _theory(
     return made
 
 
-def block_conditions(model: nn.Module, step: Callable[[], Any], *, pattern: str = r"(?:.*\.)?(?:layers|blocks|h)\.\d+") -> dict[str, float]:
+def block_conditions(
+    model: nn.Module, step: Callable[[], Any], *, pattern: str = r"(?:.*\.)?(?:layers|blocks|h)\.\d+"
+) -> dict[str, float]:
     """Condition number of each block (a module whose path matches), at the input that ``step`` feeds it."""
     inputs: dict[str, tuple[Any, Any]] = {}
     handles = []
@@ -495,7 +502,9 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def replay_tolerance(reference: Trace, runs: Sequence[Trace], *, safety: float = 2.0, floor: float = FLOOR) -> Tolerance:
+def replay_tolerance(
+    reference: Trace, runs: Sequence[Trace], *, safety: float = 2.0, floor: float = FLOOR
+) -> Tolerance:
     """From the spread of several correct distributed runs (TP=2 and TP=4, two orders of accumulation).
 
     Each tensor may be off by ``safety`` times the largest distance that two of the runs, or one and the reference, have.
@@ -515,5 +524,3 @@ def replay_tolerance(reference: Trace, runs: Sequence[Trace], *, safety: float =
         made.relative[name] = max(safety * max(gaps, default=0.0), floor * eps_of(entry.dtype))
         made.reasons[name] = "replay"
     return made
-
-

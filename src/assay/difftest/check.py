@@ -1,0 +1,672 @@
+"""Compare a candidate's trace with the reference's: structure first, then every tensor in order of execution."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.difftest.errors import NotComparable, ReplicaConflict, StepMismatch, TraceCorrupt, UnmappedName
+from assay.difftest.metrics import Distance, block_errors, distance, eps_of
+from assay.difftest.names import Name
+from assay.difftest.routing import Flips, compare_choices
+from assay.difftest.shards import Merged, Piece, Problem, ShardSpec, merge
+from assay.difftest.store import Trace, sample_indices
+from assay.difftest.tolerance import Tolerance
+
+_LAYER = re.compile(r"(.*?(?:layers|blocks|h)\.\d+)(?:\.|$)")
+
+
+@dataclass
+class Verdict:
+    """What came out for one tensor.
+
+    Attributes
+    ----------
+    name : str
+    order : int
+    relative, tolerance : float
+        Relative Frobenius error and what a correct run may have.
+    reason : str
+        Where the tolerance comes from.
+    status : str
+        ``ok``, ``wrong``, ``left out``.
+    norm : float
+        Of the reference.
+    largest, cosine, scale : float
+    problems : list of Problem
+    note : str
+    """
+
+    name: str
+    order: int
+    relative: float
+    tolerance: float
+    reason: str
+    status: str
+    norm: float = 0.0
+    largest: float = 0.0
+    cosine: float = 1.0
+    scale: float = 1.0
+    problems: list[Problem] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def floor(self) -> float:
+        """Detection floor: the smallest relative effect on this tensor that would have been seen."""
+        return self.tolerance
+
+    @property
+    def excess(self) -> float:
+        """Error over tolerance."""
+        if self.tolerance == 0.0:
+            return math.inf if self.relative > 0 else 0.0
+        return self.relative / self.tolerance
+
+
+@dataclass
+class Finding:
+    """One thing that is wrong, in the order of execution; the first is the root candidate.
+
+    Attributes
+    ----------
+    name, module, phase : str
+    kind : str
+        Diagnosis, such as ``scale``, ``missing reduction``, ``wrong rows``.
+    category : str
+        ``wrong computation``, ``wrong communication`` or ``missing communication``.
+    confidence : float
+        0 to 1, of the diagnosis.
+    ranks : tuple of int
+        Ranks on which it shows.
+    rel_error, tolerance : float
+    evidence : list of str
+    consequence : bool
+        Whether an earlier finding explains it.
+    """
+
+    name: str
+    module: str
+    phase: str
+    kind: str
+    ranks: tuple[int, ...] = ()
+    rel_error: float = 0.0
+    tolerance: float = 0.0
+    evidence: list[str] = field(default_factory=list)
+    category: str = "wrong computation"
+    confidence: float = 0.5
+    consequence: bool = False
+    order: int = 0
+
+    def __str__(self) -> str:
+        where = f"{self.phase} of {self.module}"
+        return f"{where}: {self.kind} (error {self.rel_error:.3g}, tolerance {self.tolerance:.3g})"
+
+
+@dataclass
+class Result:
+    """Outcome of a comparison.
+
+    Attributes
+    ----------
+    ok : bool
+        Nothing was found.
+    findings : list of Finding
+    verdicts : list of Verdict
+        Every tensor that was compared, in the order of execution.
+    not_compared : list of str
+        Names of the reference that the candidate does not have.
+    notes : list of str
+    flips : list of Flips
+        Discrete decisions that differ and may.
+    """
+
+    findings: list[Finding]
+    verdicts: list[Verdict]
+    not_compared: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    flips: list[Flips] = field(default_factory=list)
+    dead_ranks: list[int] = field(default_factory=list)
+    reference: str = ""
+    candidate: str = ""
+    coverage: Any = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    @property
+    def partial(self) -> bool:
+        """Whether the pass has holes: tensors not compared, ranks missing, inputs that do not reach everything."""
+        holes = self.coverage is not None and not self.coverage.complete
+        return bool(self.not_compared or self.dead_ranks or holes)
+
+    @property
+    def verdict(self) -> str:
+        """``FAIL``, ``PASS (partial)`` or ``PASS``."""
+        if self.findings:
+            return "FAIL"
+        return "PASS (partial)" if self.partial else "PASS"
+
+    def floors(self) -> dict[str, float]:
+        """Name -> smallest relative effect that would have been seen."""
+        return {v.name: v.floor for v in self.verdicts if v.status != "left out"}
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "verdict": self.verdict, "reference": self.reference, "candidate": self.candidate,
+            "findings": [asdict(f) for f in self.findings], "verdicts": [asdict(v) for v in self.verdicts],
+            "not_compared": self.not_compared, "notes": self.notes, "dead_ranks": self.dead_ranks,
+            "flips": [asdict(f) for f in self.flips],
+            "coverage": asdict(self.coverage) if self.coverage is not None else None,
+        }  # fmt: skip
+
+
+def compare(
+    reference: Trace, candidate: Trace, tolerance: Tolerance | None = None, *, strict: bool = False,
+    allow_extra: bool = False, include: Sequence[str] = (), exclude: Sequence[str] = (), resume: str | Path | None = None,
+    coverage: Any = None, stop_after: int | None = None,
+) -> Result:  # fmt: skip
+    """Compare two traces.
+
+    Parameters
+    ----------
+    reference, candidate : Trace
+        The reference may itself be distributed.
+    tolerance : Tolerance, optional
+        From `estimate_tolerance`; without it every tensor may be off by 16 eps of the lowest type among the outputs.
+    strict : bool
+        Raise at the first replica conflict.
+    allow_extra : bool
+        Let the candidate have modules and parameters that the reference has not.
+    include, exclude : sequence of str
+        Patterns searched in names.
+    resume : path, optional
+        File of verdicts that is written along the way; what it holds is not compared again.
+    coverage : Coverage, optional
+        What the inputs touch; holes make a pass partial.
+    stop_after : int, optional
+        End after so many wrong tensors.
+
+    Raises
+    ------
+    StepMismatch
+        Steps, micro-batches or tokens differ.
+    NotComparable
+        Inputs or initial weights differ.
+    UnmappedName
+        The candidate has a name that the reference does not know.
+    ReplicaConflict
+        With ``strict``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from assay.difftest import trace
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    >>> folders = [tempfile.mkdtemp(), tempfile.mkdtemp()]
+    >>> for folder, factor in zip(folders, (1.0, 2.0)):
+    ...     model.zero_grad()
+    ...     with trace(model, folder):
+    ...         (factor * model(torch.ones(2, 4)).sum()).backward()
+    >>> result = compare(Trace.open(folders[0]), Trace.open(folders[1]))
+    >>> result.findings[0].phase, result.findings[0].module, result.findings[0].kind
+    ('gout', '1', 'scale')
+    """
+    from assay.difftest.diagnose import diagnose
+
+    tolerance = tolerance or default_tolerance(reference)
+    _check_steps(reference, candidate)
+    names = _chosen(reference.names(), include, exclude)
+    _check_names(reference, candidate, allow_extra)
+    state = _Comparison(reference, candidate, tolerance, strict)
+    state.check_start(names)
+    done = _Resume(resume)
+    for order, name in enumerate(names):
+        verdict = done.get(name)
+        if verdict is None:
+            verdict = state.one(name, order)
+            if verdict is not None:
+                done.put(verdict)
+        if verdict is not None:
+            state.verdicts.append(verdict)
+            if verdict.status == "wrong" and stop_after is not None:
+                stop_after -= 1
+                if stop_after <= 0:
+                    break
+    state.recompute(len(names))
+    done.close()
+    result = Result(
+        [], sorted(state.verdicts, key=lambda v: v.order), state.absent, state.notes, state.flips,
+        candidate.missing_ranks(), str(reference.folder), str(candidate.folder), coverage,
+    )  # fmt: skip
+    for rank in result.dead_ranks:
+        result.notes.append(f"rank {rank} left no complete file; the others were compared")
+    for file in candidate.files:
+        result.notes += [n for n in file.notes if n not in result.notes]
+    result.findings = diagnose(state, result)
+    return result
+
+
+def default_tolerance(reference: Trace) -> Tolerance:
+    """16 eps of the lowest floating type among module outputs, for every tensor."""
+    types = {eps_of(e.dtype) for f in reference.files for n, e in f.entries.items() if "/out/" in n and eps_of(e.dtype)}
+    return Tolerance(eps=max(types, default=2.0**-23))
+
+
+def _chosen(names: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    kept = [n for n in names if not include or any(re.search(p, n) for p in include)]
+    return [n for n in kept if not any(re.search(p, n) for p in exclude)]
+
+
+def _check_steps(reference: Trace, candidate: Trace) -> None:
+    if reference.steps != candidate.steps:
+        raise StepMismatch(
+            f"the reference has steps {reference.steps}, the candidate {candidate.steps}; trace the same steps"
+        )
+    for key, word in (("tokens", "tokens"), ("microbatches", "micro-batches"), ("seed", "seed")):
+        a, b = reference.meta.get(key), candidate.meta.get(key)
+        if a is not None and b is not None and a != b:
+            raise StepMismatch(f"the reference has {a} {word} a step, the candidate {b}")
+    counts = []
+    for side in (reference, candidate):
+        seen = {(n.step, n.microbatch) for n in map(Name.parse, side.names()) if n.microbatch is not None and n.phase in ("in", "out")}
+        counts.append(Counter(step for step, _ in seen))
+    if counts[0] != counts[1] and counts[0] and counts[1]:
+        step = next(s for s in counts[0] if counts[0][s] != counts[1].get(s))
+        raise StepMismatch(
+            f"step {step} has {counts[0][step]} micro-batches in the reference and {counts[1].get(step, 0)} in the candidate"
+        )
+
+
+def _check_names(reference: Trace, candidate: Trace, allow_extra: bool) -> None:
+    if allow_extra:
+        return
+    from difflib import get_close_matches
+
+    known_modules = {Name.parse(n).module for n in reference.names()}
+    known_parameters = {Name.parse(n).parameter for n in reference.names() if "/param/" in n}
+    for name in candidate.names():
+        n = Name.parse(name)
+        if n.phase in ("param", "param_after", "grad", "main_grad") and n.parameter not in known_parameters and known_parameters:
+            near = get_close_matches(n.parameter, sorted(known_parameters), n=3, cutoff=0.4)
+            hint = f"did you mean {', '.join(near)}?" if near else "add a name rule, or (pattern, None) to leave it out"
+            raise UnmappedName(f"the candidate's parameter {n.parameter!r} is not in the reference; {hint}")
+        if n.phase in ("in", "out") and n.module not in known_modules:
+            near = get_close_matches(n.module, sorted(known_modules), n=3, cutoff=0.4)
+            hint = f"did you mean {', '.join(near)}?" if near else "add a name rule, or (pattern, None) to leave it out"
+            raise UnmappedName(f"the candidate's module {n.module!r} is not in the reference; {hint}")
+
+
+class _Resume:
+    def __init__(self, path: str | Path | None) -> None:
+        self.path = Path(path) if path is not None else None
+        self.known: dict[str, Verdict] = {}
+        self._file: Any = None
+        if self.path is None:
+            return
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                try:
+                    raw = json.loads(line)
+                    raw["problems"] = [Problem(**{**p, "ranks": tuple(p["ranks"]), "axes": tuple(p["axes"])}) for p in raw["problems"]]
+                    self.known[raw["name"]] = Verdict(**raw)
+                except (json.JSONDecodeError, TypeError, KeyError):
+                    continue  # the line that was being written when the comparison was ended
+        self._file = self.path.open("a", encoding="utf-8")
+        if self.known:
+            self._file.write("\n")
+
+    def get(self, name: str) -> Verdict | None:
+        return self.known.get(name)
+
+    def put(self, verdict: Verdict) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(asdict(verdict)) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+class _Comparison:
+    """One pass over two traces."""
+
+    def __init__(self, reference: Trace, candidate: Trace, tolerance: Tolerance, strict: bool) -> None:
+        self.reference, self.candidate, self.tolerance, self.strict = reference, candidate, tolerance, strict
+        self.verdicts: list[Verdict] = []
+        self.absent: list[str] = []
+        self.notes: list[str] = []
+        self.flips: list[Flips] = []
+        self.candidate_names = set(candidate.names())
+        self.layers_there = {
+            m[1] for n in self.candidate_names if (m := _LAYER.match(Name.parse(n).module)) is not None
+        }
+        self.missing_layers: dict[str, int] = {}
+        self._flipped: dict[tuple[int, int | None], Tensor] = {}
+
+    # --- what makes a comparison invalid ---------------------------------------------------------------------
+
+    def check_start(self, names: Sequence[str]) -> None:
+        """Inputs and initial weights must be the same, or nothing after them says anything."""
+        first: dict[tuple[int, int | None], str] = {}
+        for name in names:
+            n = Name.parse(name)
+            if n.phase == "in" and name in self.candidate_names:
+                entry = self.reference.entries(name)[0][1]
+                if not eps_of(entry.dtype):
+                    first.setdefault((n.step, n.microbatch), name)
+        for name in first.values():
+            reference, merged = self.pair(name)
+            if reference is None or merged.tensor is None or merged.problems or reference.shape != merged.tensor.shape:
+                continue
+            differ = float((reference != merged.tensor).double().mean())
+            if differ > 0.5:
+                raise NotComparable(
+                    f"{name}: {differ:.0%} of the input differs; feed both sides the same data (same batch, same order)"
+                )
+        params = [n for n in names if Name.parse(n).phase == "param" and Name.parse(n).step == self.reference.steps[0]]
+        different, seen = [], 0
+        for name in params:
+            if name not in self.candidate_names or self.reference.level(name) != "full":
+                continue
+            reference, merged = self.pair(name)
+            if reference is None or merged.tensor is None or merged.tensor.shape != reference.shape:
+                continue
+            seen += 1
+            if distance(reference, merged.tensor).relative > max(1e-6, 0.5 * eps_of(reference.dtype)):
+                different.append(name)
+        if seen and len(different) > 0.5 * seen:
+            raise NotComparable(
+                f"{len(different)} of {seen} initial parameters differ, first {different[0]}; copy the reference's "
+                "weights into the candidate (scatter_state) or load one checkpoint on both sides"
+            )
+
+    # --- one tensor ---------------------------------------------------------------------------------------------
+
+    def pair(self, name: str) -> tuple[Tensor | None, Merged]:
+        """The whole tensor of both sides."""
+        if self.reference.level(name) != "full":
+            return None, Merged(None)
+        reference = self.reference.tensor(name)
+        return reference, merge(self.candidate.pieces(name), tuple(reference.shape))
+
+    def one(self, name: str, order: int) -> Verdict | None:
+        """Verdict on one tensor; None where it is another name of one that was compared."""
+        n = Name.parse(name)
+        if n.recompute:
+            return None
+        if name not in self.candidate_names:
+            return self._missing(n, name, order)
+        target = self.reference.alias(name)
+        if target and self.candidate.alias(name) == target:
+            return None
+        level = self.candidate.level(name)
+        if "digest" in (level, self.reference.level(name)):
+            return self._digest(name, order)
+        if "sample" in (level, self.reference.level(name)):
+            return self._sample(name, order)
+        reference, merged = self.pair(name)
+        assert reference is not None
+        entry = self.candidate.entries(name)[0][1]
+        limit, reason = self.tolerance.of(name, entry.dtype)
+        problems = self._kept(merged.problems, name, limit)
+        if self.strict and any(p.kind == "replica conflict" for p in problems):
+            raise ReplicaConflict(f"{name}: {problems[0].message}")
+        if merged.tensor is None:
+            return Verdict(name, order, math.inf, limit, reason, "wrong", problems=problems)
+        if tuple(merged.tensor.shape) != tuple(reference.shape):
+            text = f"the candidate's is {list(merged.tensor.shape)}, the reference's {list(reference.shape)}"
+            return Verdict(name, order, math.inf, limit, reason, "wrong", problems=[Problem("shape mismatch", text)])
+        if not reference.is_floating_point():
+            return self._discrete(name, n, order, reference, merged.tensor, problems)
+        left, right, note = self._without_flips(n, reference, merged.tensor)
+        if left is None or right is None:
+            return Verdict(name, order, 0.0, limit, reason, "left out", note=note)
+        gap = distance(left, right)
+        relative, wrong = self._judge(name, gap, limit)
+        status = "wrong" if wrong or problems else "ok"
+        if gap.both_bad:
+            note = f"both non-finite in {gap.both_bad} elements"
+            status = "wrong"
+        elif gap.bad:
+            note = f"{gap.bad} elements are finite on one side only"
+        return Verdict(
+            name, order, relative, limit, reason, status, gap.reference, gap.largest, gap.cosine,
+            gap.scale if math.isfinite(gap.scale) else 0.0, problems, note,
+        )  # fmt: skip
+
+    def _judge(self, name: str, gap: Distance, limit: float) -> tuple[float, bool]:
+        if gap.reference == 0.0 and not gap.bad:
+            allowed = self.tolerance.absolute.get(name, 0.0)
+            return (0.0, False) if gap.error <= allowed else (math.inf, True)
+        return gap.relative, not gap.relative <= limit
+
+    def _kept(self, problems: Sequence[Problem], name: str, limit: float) -> list[Problem]:
+        """Copies that differ by less than the tolerance are a note, not a finding (unless they were marked exact)."""
+        exact = any(f.entries[name].exact for f in self.candidate.files if name in f.entries)
+        kept = []
+        for p in problems:
+            if p.kind == "replica conflict" and not exact and p.relative <= limit:
+                note = f"{name}: copies differ by {p.relative:.2g}, within the tolerance of {limit:.2g}"
+                if len(self.notes) < 50:
+                    self.notes.append(note)
+                continue
+            kept.append(p)
+        return kept
+
+    def _missing(self, n: Name, name: str, order: int) -> Verdict | None:
+        match = _LAYER.match(n.module)
+        if match is not None and match[1] not in self.layers_there:
+            if match[1] in self.missing_layers:
+                return None
+            self.missing_layers[match[1]] = order
+            problem = Problem("missing layer", f"no rank has {match[1]}")
+            return Verdict(name, order, math.inf, 0.0, "structure", "wrong", problems=[problem])
+        if n.phase == "param" and not any(p in self.candidate_names for p in (name,)):
+            if any("/param/" in c for c in self.candidate_names):
+                problem = Problem("missing parameter", f"no rank has the parameter {n.parameter}")
+                return Verdict(name, order, math.inf, 0.0, "structure", "wrong", problems=[problem])
+        if n.module != "model" and self.reference.alias(name) == "":
+            self.absent.append(name)
+        return None
+
+    def _digest(self, name: str, order: int) -> Verdict | None:
+        key = Name.parse(name)
+        limit, reason = self.tolerance.of(name)
+        reference, candidate, problems = self._digests(name, key)
+        if reference is None or candidate is None:
+            self.absent.append(name)
+            return None
+        gap = reference.distance(candidate)
+        relative = gap / reference.norm if reference.norm else (0.0 if gap == 0 else math.inf)
+        bad = reference.bad != candidate.bad
+        # a sketch knows the norm to 4.4 %; a tenth more than the tolerance is no evidence
+        wrong = relative > 1.1 * limit or bad
+        kept = self._kept(problems, name, limit)
+        note = f"{candidate.bad} elements are not finite, in the reference {reference.bad}" if bad else "digest"
+        return Verdict(name, order, relative, limit, reason, "wrong" if wrong or kept else "ok", reference.norm,
+                       problems=kept, note=note)  # fmt: skip
+
+    def _digests(self, name: str, n: Name) -> tuple[Any, Any, list[Problem]]:
+        from assay.difftest.sketch import digest
+
+        key = f"{n.phase}/{n.module}/{n.slot}"
+        made, problems = [], []
+        for side in (self.reference, self.candidate):
+            if side.level(name) == "digest":
+                one, found = side.digest(name)
+                problems += found if side is self.candidate else []
+            elif side.level(name) == "full":
+                whole = side.merged(name, self.reference.shape(name))
+                one = digest(key, whole.tensor) if whole.tensor is not None else None
+                problems += whole.problems if side is self.candidate else []
+            else:
+                one = None
+            made.append(one)
+        return made[0], made[1], problems
+
+    def _sample(self, name: str, order: int) -> Verdict | None:
+        limit, reason = self.tolerance.of(name)
+        sides = []
+        problems: list[Problem] = []
+        for side in (self.reference, self.candidate):
+            values, conflict = _sampled_values(side, name)
+            sides.append(values)
+            problems += conflict if side is self.candidate else []
+        if sides[0] is None or sides[1] is None or sides[0].shape != sides[1].shape:
+            self.absent.append(name)
+            return None
+        gap = distance(sides[0], sides[1])
+        relative, wrong = self._judge(name, gap, 1.3 * limit)  # 1024 of many elements: the norm is known to a few per cent
+        kept = self._kept(problems, name, limit)
+        return Verdict(name, order, relative, limit, reason, "wrong" if wrong or kept else "ok", gap.reference, gap.largest,
+                       gap.cosine, gap.scale, kept, "sample")  # fmt: skip
+
+    def _discrete(
+        self, name: str, n: Name, order: int, reference: Tensor, candidate: Tensor, problems: list[Problem]
+    ) -> Verdict:
+        if torch.equal(reference, candidate):
+            return Verdict(name, order, 0.0, 0.0, "exact", "wrong" if problems else "ok", problems=problems)
+        logits_name = name.replace(f"/{n.slot}", "/logits") if n.phase == "mark" else ""
+        flips = None
+        if logits_name and logits_name in self.candidate_names and logits_name in self.reference:
+            limit, _ = self.tolerance.of(logits_name)
+            flips = compare_choices(name, reference, candidate, self.reference.tensor(logits_name), limit)
+        share = float((reference != candidate).double().mean())
+        if flips is not None and not flips.illegal:
+            self.flips.append(flips)
+            if flips.tokens is not None:
+                key = (n.step, n.microbatch)
+                self._flipped[key] = self._flipped.get(key, torch.zeros_like(flips.tokens)) | flips.tokens
+            return Verdict(name, order, 0.0, 0.0, "near ties", "wrong" if problems else "ok", problems=problems,
+                           note=f"{flips.legal} choices flipped at near ties")  # fmt: skip
+        note = f"{share:.1%} of the entries differ" + (f"; {flips.illegal} choices differ without a near tie" if flips else "")
+        return Verdict(name, order, share, 0.0, "exact", "wrong", float(reference.numel()) ** 0.5, problems=problems, note=note)
+
+    def _without_flips(self, n: Name, reference: Tensor, candidate: Tensor) -> tuple[Tensor | None, Tensor | None, str]:
+        """Leave out what a legal flip of routing changed: later tokens of its sequence, and all that is summed over tokens."""
+        tokens = self._flipped.get((n.step, n.microbatch))
+        if tokens is None:
+            if n.microbatch is None and any(step == n.step for step, _ in self._flipped) and n.phase != "param":
+                return None, None, "a routing choice flipped; replay the reference's routing to compare this"
+            return reference, candidate, ""
+        if n.phase not in ("in", "out", "mark") or reference.shape[: tokens.ndim] != tokens.shape:
+            return None, None, "a routing choice flipped; replay the reference's routing to compare this"
+        keep = tokens.cumsum(-1) == 0
+        return reference[keep], candidate[keep], f"{int((~keep).sum())} tokens left out after flips"
+
+    # --- recompute ------------------------------------------------------------------------------------------------
+
+    def recompute(self, order: int) -> None:
+        """The second pass of checkpointed parts against the first, on the candidate alone."""
+        for name in self.candidate.names():
+            n = Name.parse(name)
+            if not n.recompute:
+                continue
+            first = str(n.first_pass())
+            if first not in self.candidate_names:
+                continue
+            worst = 0.0
+            ranks = []
+            firsts = {f.rank: (f, e) for f, e in self.candidate.entries(first)}
+            for file, entry in self.candidate.entries(name):
+                if file.rank not in firsts or entry.level != "full":
+                    continue
+                a = self.candidate.local(*firsts[file.rank])
+                b = self.candidate.local(file, entry)
+                if a.shape == b.shape and not torch.equal(a, b):
+                    gap = distance(a, b)
+                    if gap.error or gap.bad:
+                        worst = max(worst, gap.relative)
+                        ranks.append(file.rank)
+            if ranks:
+                at = next((v.order for v in self.verdicts if v.name == first), order)
+                text = f"the second pass differs from the first on ranks {ranks} by {worst:.3g}"
+                problem = Problem("recompute differs", text, tuple(ranks), relative=worst)
+                self.verdicts.append(Verdict(name, at, worst, 0.0, "bitwise", "wrong", problems=[problem]))
+
+    # --- evidence ---------------------------------------------------------------------------------------------------
+
+    def by_rank(self, name: str) -> dict[int, float]:
+        """Relative error of each rank's part."""
+        reference = self.reference.tensor(name)
+        found = {}
+        for file, entry in self.candidate.entries(name):
+            spec = ShardSpec.parse(file.entries[name].spec or entry.spec)
+            if spec.partial_axes:
+                continue
+            local = self.candidate.local(file, entry)
+            part = spec.index(tuple(reference.shape), file.coords).take(reference)
+            if part.numel() == local.numel() and part.numel():
+                scaled = local.reshape(part.shape) * spec.scale if spec.scale != 1.0 else local.reshape(part.shape)
+                found[file.rank] = distance(part, scaled).relative
+        return found
+
+    def pieces(self, name: str) -> list[Piece]:
+        """The candidate's parts."""
+        return self.candidate.pieces(name)
+
+    def shares(self, name: str, dim: int) -> Tensor | None:
+        """Relative error of each slice along a dimension."""
+        reference, merged = self.pair(name)
+        if reference is None or merged.tensor is None or dim >= reference.ndim:
+            return None
+        return block_errors(reference, merged.tensor, dim)
+
+
+def _sampled_values(side: Trace, name: str) -> tuple[Tensor | None, list[Problem]]:
+    n = Name.parse(name)
+    shape = side.shape(name)
+    wanted = sample_indices(f"{n.phase}/{n.module}/{n.slot}", shape)
+    if side.level(name) == "full":
+        merged = side.merged(name)
+        if merged.tensor is None:
+            return None, merged.problems
+        return merged.tensor.reshape(-1)[torch.from_numpy(wanted)].double(), merged.problems
+    values = torch.full((len(wanted),), math.nan, dtype=torch.float64)
+    sums: dict[int, Tensor] = {}
+    problems: list[Problem] = []
+    seen: dict[Any, tuple[int, Tensor]] = {}
+    partial = False
+    for file, entry in side.entries(name):
+        spec = ShardSpec.parse(entry.spec)
+        stored = side.local(file, entry)
+        key: tuple[Any, ...] = (spec.index(shape, file.coords).key,)
+        key += tuple(file.coords.get(a, (0, 1))[0] for a in spec.partial_axes)
+        if key in seen:
+            if not torch.equal(seen[key][1], stored):
+                gap = distance(seen[key][1][1], stored[1])
+                text = f"copies on ranks {seen[key][0]} and {file.rank} must be equal"
+                problems.append(Problem("replica conflict", text, (seen[key][0], file.rank), (), gap.largest, gap.relative))
+            continue
+        seen[key] = (file.rank, stored)
+        at = torch.searchsorted(torch.from_numpy(wanted), stored[0].long())
+        if spec.partial_axes:
+            partial = True
+            sums[file.rank] = torch.zeros_like(values).index_put_((at,), stored[1])
+        else:
+            values[at] = stored[1]
+    if partial:
+        values = torch.stack(list(sums.values())).sum(0)
+    if bool(torch.isnan(values).any()) and not partial:
+        problems.append(Problem("missing region", f"{int(torch.isnan(values).sum())} sampled elements are on no rank"))
+        values = values.nan_to_num(0.0)
+    return values, problems
+
+
+__all__ = ["Finding", "Result", "TraceCorrupt", "Verdict", "compare", "default_tolerance"]
