@@ -136,6 +136,18 @@ def test_variants_train(model, made):
     assert np.isfinite(model.mastery_se_).all()
 
 
+def test_students_scored_in_blocks_are_those_scored_at_once(made, monkeypatch):
+    from assay.diagnosis.neural import base
+
+    model = KSCD(stopping="fixed(5)", lr=0.02).fit(made.data)
+    data = made.data.take(made.data.student != 7)  # one without an answer among them
+    once = model.transform(data)
+    monkeypatch.setattr(base, "PREDICT_AT_ONCE", 300)
+    assert model.transform(data) == pytest.approx(once, abs=2e-3)
+    prior = torch.as_tensor(model.prior_mean_, dtype=torch.float32)[None]
+    assert once[7] == pytest.approx(model.network.mastery(prior)[0].numpy(), abs=1e-5)
+
+
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.9])
 def test_dropout_drops_a_share_and_keeps_the_mean(p):
     from assay.diagnosis.neural.layers import dropout

@@ -17,7 +17,7 @@ from assay.diagnosis.hierarchy import MAX_SKILLS, Hierarchy
 from assay.diagnosis.irt.likelihood import Collapsed
 from assay.diagnosis.responses import ResponseData
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 
 class GDINA(DiagnosisModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -251,9 +252,25 @@ class NeuralModel(DiagnosisModel):
         return loss + 0.5 * (((states - mean) / sd) ** 2).sum()
 
     def _estimate(self, data: ResponseData) -> Array:
+        """The mode of each student's state, students in blocks (they are independent once items are fixed), so that
+        memory does not grow with the log.
+        """
         student, item, y = self._tensors(data)
+        order = torch.argsort(student, stable=True)
+        student, item, y = student[order], item[order], y[order]
+        ends = torch.cumsum(torch.bincount(student, minlength=data.n_students), 0).tolist()
+        found = np.empty((data.n_students, self._network.state_dim))
+        first = begin = 0
+        while first < data.n_students:
+            last = max(first + 1, bisect.bisect_right(ends, begin + PREDICT_AT_ONCE))
+            part = slice(begin, ends[last - 1])
+            found[first:last] = self._mode(student[part] - first, item[part], y[part], last - first)
+            first, begin = last, ends[last - 1]
+        return np.hstack([found, self._state_sd(found, data)])
+
+    def _mode(self, student: Tensor, item: Tensor, y: Tensor, n: int) -> Array:
         mean = torch.as_tensor(self.prior_mean_, dtype=torch.float32, device=self.device)
-        states = mean.repeat(data.n_students, 1).requires_grad_(True)
+        states = mean.repeat(n, 1).requires_grad_(True)
         optimizer = torch.optim.LBFGS(
             [states], lr=1.0, max_iter=150, history_size=20, line_search_fn="strong_wolfe", tolerance_grad=1e-4
         )
@@ -265,8 +282,7 @@ class NeuralModel(DiagnosisModel):
             return loss
 
         optimizer.step(closure)
-        found = states.numpy(force=True).astype(np.float64)
-        return np.hstack([found, self._state_sd(found, data)])
+        return states.numpy(force=True).astype(np.float64)
 
     def extend_items(self, data: ResponseData, *, steps: int = 300, lr: float = 0.05) -> Self:
         """The model with more items: their rows are trained, everything else stays; see `IRT.extend_items`."""
