@@ -1,0 +1,458 @@
+"""Workbooks made from parameters: every formula cell has a known truth, layouts and words change with the seed.
+
+Six kinds: invoice, budget, gradebook, inventory, loan, survey. Titles, blank rows, the place of the table, the words of
+headers and their language, optional columns and the size are drawn from the seed; stored values are calculated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from assay.formulas.errors import FormulaError
+from assay.formulas.execute import recalculated
+from assay.formulas.grammar import column_name
+from assay.formulas.workbook.model import Style, Workbook
+
+# concept -> language -> words that people use for it
+WORDS: dict[str, dict[str, list[str]]] = {
+    "item": {"en": ["Item", "Product", "Article", "Description"], "de": ["Artikel", "Produkt"], "fr": ["Article", "Produit"], "es": ["Artículo", "Producto"]},
+    "qty": {"en": ["Qty", "Quantity", "Units", "Pieces"], "de": ["Menge", "Anzahl", "Stück"], "fr": ["Quantité", "Qté"], "es": ["Cantidad", "Unidades"]},
+    "price": {"en": ["Price", "Unit price", "Unit cost", "Rate"], "de": ["Preis", "Einzelpreis"], "fr": ["Prix", "Prix unitaire"], "es": ["Precio", "Precio unitario"]},
+    "discount": {"en": ["Discount", "Discount %", "Rebate"], "de": ["Rabatt"], "fr": ["Remise"], "es": ["Descuento"]},
+    "amount": {"en": ["Amount", "Line total", "Total", "Net amount"], "de": ["Betrag", "Gesamt"], "fr": ["Montant", "Total"], "es": ["Importe", "Total"]},
+    "subtotal": {"en": ["Subtotal", "Net total", "Sum"], "de": ["Zwischensumme", "Netto"], "fr": ["Sous-total"], "es": ["Subtotal"]},
+    "tax": {"en": ["Tax", "VAT", "Sales tax"], "de": ["MwSt", "Steuer"], "fr": ["TVA"], "es": ["IVA"]},
+    "taxrate": {"en": ["Tax rate", "VAT rate", "Tax %"], "de": ["MwSt-Satz", "Steuersatz"], "fr": ["Taux de TVA"], "es": ["Tipo de IVA"]},
+    "grand": {"en": ["Total", "Grand total", "Amount due"], "de": ["Gesamt", "Gesamtsumme"], "fr": ["Total", "Total TTC"], "es": ["Total", "Total general"]},
+    "category": {"en": ["Category", "Line", "Account"], "de": ["Kategorie", "Konto"], "fr": ["Catégorie"], "es": ["Categoría"]},
+    "total": {"en": ["Total", "Sum", "Year total"], "de": ["Summe", "Gesamt"], "fr": ["Total", "Somme"], "es": ["Total", "Suma"]},
+    "average": {"en": ["Average", "Mean", "Avg"], "de": ["Durchschnitt", "Mittelwert"], "fr": ["Moyenne"], "es": ["Promedio", "Media"]},
+    "share": {"en": ["Share", "% of total", "Percent"], "de": ["Anteil", "Prozent"], "fr": ["Part", "% du total"], "es": ["Porcentaje", "% del total"]},
+    "income": {"en": ["Total income", "Income total"], "de": ["Summe Einnahmen"], "fr": ["Total recettes"], "es": ["Total ingresos"]},
+    "expenses": {"en": ["Total expenses", "Expenses total"], "de": ["Summe Ausgaben"], "fr": ["Total dépenses"], "es": ["Total gastos"]},
+    "net": {"en": ["Net", "Balance", "Profit"], "de": ["Saldo", "Überschuss"], "fr": ["Solde", "Résultat"], "es": ["Saldo", "Resultado"]},
+    "student": {"en": ["Student", "Name"], "de": ["Name", "Schüler"], "fr": ["Nom", "Élève"], "es": ["Nombre", "Alumno"]},
+    "exam": {"en": ["Exam", "Test", "Quiz"], "de": ["Test", "Klausur"], "fr": ["Examen", "Contrôle"], "es": ["Examen", "Prueba"]},
+    "result": {"en": ["Result", "Passed", "Status"], "de": ["Ergebnis", "Bestanden"], "fr": ["Résultat"], "es": ["Resultado", "Estado"]},
+    "best": {"en": ["Best", "Highest", "Maximum"], "de": ["Maximum"], "fr": ["Maximum"], "es": ["Máximo"]},
+    "worst": {"en": ["Lowest", "Minimum", "Min"], "de": ["Minimum"], "fr": ["Minimum"], "es": ["Mínimo"]},
+    "stock": {"en": ["Stock", "On hand", "In stock"], "de": ["Bestand", "Lager"], "fr": ["Stock", "En stock"], "es": ["Existencias", "Stock"]},
+    "level": {"en": ["Reorder level", "Min stock", "Reorder point"], "de": ["Mindestbestand", "Meldebestand"], "fr": ["Stock minimum"], "es": ["Stock mínimo"]},
+    "reorder": {"en": ["Reorder", "Reorder?", "Order now"], "de": ["Nachbestellen"], "fr": ["À commander"], "es": ["Pedir"]},
+    "value": {"en": ["Value", "Stock value", "Total value"], "de": ["Wert", "Lagerwert"], "fr": ["Valeur"], "es": ["Valor"]},
+    "supplier": {"en": ["Supplier", "Vendor"], "de": ["Lieferant"], "fr": ["Fournisseur"], "es": ["Proveedor"]},
+    "phone": {"en": ["Contact", "Phone", "City"], "de": ["Kontakt", "Ort"], "fr": ["Contact", "Ville"], "es": ["Contacto", "Ciudad"]},
+    "toorder": {"en": ["Items to reorder", "To reorder"], "de": ["Nachzubestellen"], "fr": ["Articles à commander"], "es": ["Por pedir"]},
+    "principal": {"en": ["Loan amount", "Principal", "Amount borrowed"], "de": ["Darlehen", "Kreditbetrag"], "fr": ["Montant du prêt"], "es": ["Importe del préstamo"]},
+    "rate": {"en": ["Annual rate", "Interest rate", "Rate p.a."], "de": ["Zinssatz"], "fr": ["Taux annuel"], "es": ["Tipo anual"]},
+    "months": {"en": ["Months", "Term (months)", "Number of payments"], "de": ["Monate", "Laufzeit"], "fr": ["Mois", "Durée (mois)"], "es": ["Meses", "Plazo"]},
+    "payment": {"en": ["Monthly payment", "Payment"], "de": ["Rate", "Monatsrate"], "fr": ["Mensualité"], "es": ["Cuota", "Pago mensual"]},
+    "period": {"en": ["Month", "Period", "No."], "de": ["Monat", "Nr."], "fr": ["Mois", "No"], "es": ["Mes", "N.º"]},
+    "opening": {"en": ["Opening balance", "Balance start"], "de": ["Anfangsstand"], "fr": ["Capital initial"], "es": ["Saldo inicial"]},
+    "interest": {"en": ["Interest", "Interest paid"], "de": ["Zinsen"], "fr": ["Intérêts"], "es": ["Intereses"]},
+    "repaid": {"en": ["Principal paid", "Repayment"], "de": ["Tilgung"], "fr": ["Amortissement"], "es": ["Amortización"]},
+    "closing": {"en": ["Closing balance", "Balance end"], "de": ["Endstand", "Restschuld"], "fr": ["Capital restant"], "es": ["Saldo final"]},
+    "group": {"en": ["Group", "Region", "Team"], "de": ["Gruppe", "Region"], "fr": ["Groupe", "Région"], "es": ["Grupo", "Región"]},
+    "score": {"en": ["Score", "Rating", "Answer"], "de": ["Note", "Bewertung"], "fr": ["Note", "Score"], "es": ["Nota", "Puntuación"]},
+    "respondent": {"en": ["Respondent", "ID", "Person"], "de": ["Person", "Nr"], "fr": ["Personne"], "es": ["Persona"]},
+    "count": {"en": ["Count", "Responses", "Number"], "de": ["Anzahl"], "fr": ["Nombre"], "es": ["Recuento", "Número"]},
+}  # fmt: skip
+MONTHS = {
+    "en": "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(),
+    "de": "Jan Feb Mär Apr Mai Jun Jul Aug Sep Okt Nov Dez".split(),
+    "fr": "janv févr mars avr mai juin juil août sept oct nov déc".split(),
+    "es": "ene feb mar abr may jun jul ago sep oct nov dic".split(),
+}
+THINGS = (
+    "Bolt Nut Washer Hinge Cable Lamp Chair Desk Paper Toner Screw Clamp Valve Pump Filter Belt Gear Motor Switch Fuse "
+    "Tile Brush Paint Glue Tape Hose Drill Saw File Rope"
+).split()
+PEOPLE = (
+    "Ada Ben Cleo Dan Eve Finn Gina Hugo Ida Jan Kira Leo Mia Nora Omar Pia Quin Rosa Sam Tara Ugo Vera Will Xenia Yann Zoe"
+).split()
+LANGUAGES = ("en", "de", "fr", "es")
+BOLD, MONEY, PERCENT, HEAD = Style(bold=True), Style("$", code="#,##0.00 $"), Style("%", code="0%"), Style("", True, True, True)
+
+
+class _Sheet:
+    """Cells and styles of a sheet that is being made."""
+
+    def __init__(self, rng: np.random.Generator, language: str) -> None:
+        self.rng, self.language = rng, language
+        self.cells: dict[str, Any] = {}
+        self.styles: dict[str, Style] = {}
+        self.merged: list[tuple[int, int, int, int]] = []
+
+    def word(self, concept: str) -> str:
+        by_language = WORDS[concept]
+        choices = by_language.get(self.language) or by_language["en"]
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def put(self, row: int, col: int, value: Any, style: Style | None = None) -> str:
+        address = f"{column_name(col)}{row}"
+        self.cells[address] = value
+        if style is not None:
+            self.styles[address] = style
+        return address
+
+    def pick(self, items: list[str] | tuple[str, ...], n: int) -> list[str]:
+        order = self.rng.permutation(len(items))
+        return [items[int(order[i % len(items)])] + (f" {i // len(items) + 1}" if i >= len(items) else "") for i in range(n)]
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def whole(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def start(self, title: str, width: int) -> tuple[int, int]:
+        """Place of the table: sometimes a title (merged or not), blank rows, a blank column."""
+        col = 1 + (1 if self.chance(0.25) else 0)
+        row = 1
+        if self.chance(0.6):
+            self.put(row, col, title, BOLD)
+            if self.chance(0.5):
+                self.merged.append((row, col, row, col + width - 1))
+            row += 1 + self.whole(1, 2)
+        return row, col
+
+
+def _a(row: int, col: int, fixed: bool = False) -> str:
+    return f"${column_name(col)}${row}" if fixed else f"{column_name(col)}{row}"
+
+
+def _invoice(s: _Sheet) -> dict[str, _Sheet]:
+    n = s.whole(3, 15)
+    discount, taxed = s.chance(0.4), s.chance(0.7)
+    row, col = s.start(s.word("amount"), 5)
+    rate = None
+    if taxed and s.chance(0.6):
+        s.put(row, col, s.word("taxrate"))
+        rate = _a(row, col + 1, True)
+        s.put(row, col + 1, round(s.whole(5, 25) / 100, 2), PERCENT)
+        row += 2
+    heads = ["item", "qty", "price", *(["discount"] if discount else []), "amount"]
+    for j, concept in enumerate(heads):
+        s.put(row, col + j, s.word(concept), HEAD)
+    end = col + len(heads) - 1
+    first = row + 1
+    for i, thing in enumerate(s.pick(THINGS, n)):
+        r = first + i
+        s.put(r, col, thing)
+        s.put(r, col + 1, s.whole(1, 40))
+        s.put(r, col + 2, s.whole(50, 9000) / 100, MONEY)
+        text = f"={_a(r, col + 1)}*{_a(r, col + 2)}"
+        if discount:
+            s.put(r, col + 3, s.whole(0, 6) / 20, PERCENT)
+            text += f"*(1-{_a(r, col + 3)})"
+        s.put(r, end, text, MONEY)
+    last = first + n - 1
+    r = last + 1 + (1 if s.chance(0.2) else 0)
+    label = end - 1 if s.chance(0.6) else col
+    s.put(r, label, s.word("subtotal"), BOLD)
+    sub = s.put(r, end, f"=SUM({_a(first, end)}:{_a(last, end)})", MONEY)
+    if taxed:
+        s.put(r + 1, label, s.word("tax"), BOLD)
+        tax = s.put(r + 1, end, f"={sub}*{rate or s.whole(5, 25) / 100}", MONEY)
+        s.put(r + 2, label, s.word("grand"), BOLD)
+        s.put(r + 2, end, f"={sub}+{tax}", MONEY)
+    return {"Invoice": s}
+
+
+def _budget(s: _Sheet) -> dict[str, _Sheet]:
+    months = MONTHS[s.language][: s.whole(3, 12)]
+    row, col = s.start(s.word("category"), len(months) + 2)
+    s.put(row, col, s.word("category"), HEAD)
+    for j, month in enumerate(months):
+        s.put(row, col + 1 + j, month, HEAD)
+    end = col + len(months)
+    extras = ["total", *(["average"] if s.chance(0.5) else []), *(["share"] if s.chance(0.4) else [])]
+    for j, concept in enumerate(extras):
+        s.put(row, end + 1 + j, s.word(concept), HEAD)
+    r = row + 1
+    totals = []
+    share_rows: list[int] = []
+    for concept in ("income", "expenses"):
+        n = s.whole(2, 6)
+        first = r
+        for thing in s.pick(THINGS, n):
+            s.put(r, col, thing)
+            for j in range(len(months)):
+                s.put(r, col + 1 + j, s.whole(10, 900) * 10, MONEY)
+            s.put(r, end + 1, f"=SUM({_a(r, col + 1)}:{_a(r, end)})", MONEY)
+            if "average" in extras:
+                s.put(r, end + 2, f"=AVERAGE({_a(r, col + 1)}:{_a(r, end)})", MONEY)
+            share_rows.append(r)
+            r += 1
+        s.put(r, col, s.word(concept), BOLD)
+        for j in range(len(months) + 1):
+            s.put(r, col + 1 + j, f"=SUM({_a(first, col + 1 + j)}:{_a(r - 1, col + 1 + j)})", MONEY)
+        totals.append(r)
+        if "share" in extras:
+            place = end + 1 + extras.index("share")
+            for line in range(first, r):
+                s.put(line, place, f"={_a(line, end + 1)}/{_a(r, end + 1, True)}", PERCENT)
+        r += 1 + (1 if s.chance(0.4) else 0)
+    s.put(r, col, s.word("net"), BOLD)
+    for j in range(len(months) + 1):
+        s.put(r, col + 1 + j, f"={_a(totals[0], col + 1 + j)}-{_a(totals[1], col + 1 + j)}", MONEY)
+    return {"Budget": s}
+
+
+def _gradebook(s: _Sheet) -> dict[str, _Sheet]:
+    n, exams = s.whole(4, 20), s.whole(2, 5)
+    total, verdict = s.chance(0.4), s.chance(0.6)
+    row, col = s.start(s.word("exam"), exams + 2)
+    s.put(row, col, s.word("student"), HEAD)
+    exam = s.word("exam")
+    for j in range(exams):
+        s.put(row, col + 1 + j, f"{exam} {j + 1}", HEAD)
+    end = col + exams
+    heads = [*(["total"] if total else []), "average", *(["result"] if verdict else [])]
+    for j, concept in enumerate(heads):
+        s.put(row, end + 1 + j, s.word(concept), HEAD)
+    first, last = row + 1, row + n
+    passing = s.whole(10, 14) * 5
+    for i, person in enumerate(s.pick(PEOPLE, n)):
+        r = first + i
+        s.put(r, col, person)
+        for j in range(exams):
+            s.put(r, col + 1 + j, s.whole(30, 100))
+        place = end + 1
+        span = f"{_a(r, col + 1)}:{_a(r, end)}"
+        if total:
+            s.put(r, place, f"=SUM({span})")
+            place += 1
+        s.put(r, place, f"=AVERAGE({span})")
+        if verdict:
+            s.put(r, place + 1, f'=IF({_a(r, place)}>={passing},"pass","fail")')
+    r = last + 1 + (1 if s.chance(0.5) else 0)
+    for concept, function in (("average", "AVERAGE"), ("best", "MAX"), ("worst", "MIN")):
+        if concept == "average" or s.chance(0.6):
+            s.put(r, col, s.word(concept), BOLD)
+            for j in range(exams):
+                s.put(r, col + 1 + j, f"={function}({_a(first, col + 1 + j)}:{_a(last, col + 1 + j)})")
+            r += 1
+    return {"Grades": s}
+
+
+def _inventory(s: _Sheet) -> dict[str, _Sheet]:
+    n = s.whole(4, 20)
+    lookup, reorder = s.chance(0.5), s.chance(0.7)
+    row, col = s.start(s.word("stock"), 6)
+    heads = ["item", *(["supplier"] if lookup else []), "stock", *(["level"] if reorder else []), "price", "value"]
+    heads += ["reorder"] if reorder else []
+    heads += ["phone"] if lookup else []
+    place = {concept: col + j for j, concept in enumerate(heads)}
+    for concept, c in place.items():
+        s.put(row, c, s.word(concept), HEAD)
+    first, last = row + 1, row + n
+    firms = [f"{name} Ltd" for name in s.pick(PEOPLE, 5)]
+    other = _Sheet(s.rng, s.language)
+    for i, thing in enumerate(s.pick(THINGS, n)):
+        r = first + i
+        s.put(r, place["item"], thing)
+        s.put(r, place["stock"], s.whole(0, 120))
+        s.put(r, place["price"], s.whole(100, 9000) / 100, MONEY)
+        s.put(r, place["value"], f"={_a(r, place['stock'])}*{_a(r, place['price'])}", MONEY)
+        if reorder:
+            s.put(r, place["level"], s.whole(10, 60))
+            s.put(r, place["reorder"], f'=IF({_a(r, place["stock"])}<{_a(r, place["level"])},"yes","no")')
+        if lookup:
+            s.put(r, place["supplier"], firms[s.whole(0, 4)])
+            s.put(r, place["phone"], f"=VLOOKUP({_a(r, place['supplier'])},Suppliers!$A$2:$B$6,2,FALSE)")
+    r = last + 1 + (1 if s.chance(0.3) else 0)
+    s.put(r, col, s.word("grand"), BOLD)
+    s.put(r, place["value"], f"=SUM({_a(first, place['value'])}:{_a(last, place['value'])})", MONEY)
+    if reorder and s.chance(0.6):
+        s.put(r + 1, col, s.word("toorder"), BOLD)
+        span = f"{_a(first, place['reorder'])}:{_a(last, place['reorder'])}"
+        s.put(r + 1, col + 1, f'=COUNTIF({span},"yes")')
+    sheets = {"Stock": s}
+    if lookup:
+        other.put(1, 1, s.word("supplier"), HEAD)
+        other.put(1, 2, s.word("phone"), HEAD)
+        for i, firm in enumerate(firms):
+            other.put(2 + i, 1, firm)
+            other.put(2 + i, 2, f"{THINGS[s.whole(0, 29)]}town")
+        sheets["Suppliers"] = other
+    return sheets
+
+
+def _loan(s: _Sheet) -> dict[str, _Sheet]:
+    months = s.whole(6, 24)
+    row, col = s.start(s.word("principal"), 5)
+    values = {"principal": s.whole(10, 500) * 1000, "rate": s.whole(20, 90) / 1000, "months": months}
+    place = {}
+    for concept in ("principal", "rate", "months"):
+        s.put(row, col, s.word(concept))
+        s.put(row, col + 1, values[concept], PERCENT if concept == "rate" else MONEY if concept == "principal" else None)
+        place[concept] = _a(row, col + 1, True)
+        row += 1
+    s.put(row, col, s.word("payment"))
+    s.put(row, col + 1, f"=-PMT({place['rate']}/12,{place['months']},{place['principal']})", MONEY)
+    pay = _a(row, col + 1, True)
+    row += 2
+    heads = ["period", "opening", "payment", "interest", "repaid", "closing"]
+    for j, concept in enumerate(heads):
+        s.put(row, col + j, s.word(concept), HEAD)
+    for i in range(months):
+        r = row + 1 + i
+        s.put(r, col, i + 1)
+        s.put(r, col + 1, f"={place['principal']}" if i == 0 else f"={_a(r - 1, col + 5)}", MONEY)
+        s.put(r, col + 2, f"={pay}", MONEY)
+        s.put(r, col + 3, f"={_a(r, col + 1)}*{place['rate']}/12", MONEY)
+        s.put(r, col + 4, f"={_a(r, col + 2)}-{_a(r, col + 3)}", MONEY)
+        s.put(r, col + 5, f"={_a(r, col + 1)}-{_a(r, col + 4)}", MONEY)
+    r = row + months + 1
+    if s.chance(0.6):
+        s.put(r, col, s.word("total"), BOLD)
+        for j in (2, 3, 4):
+            s.put(r, col + j, f"=SUM({_a(row + 1, col + j)}:{_a(r - 1, col + j)})", MONEY)
+    return {"Loan": s}
+
+
+def _survey(s: _Sheet) -> dict[str, _Sheet]:
+    n = s.whole(8, 40)
+    row, col = s.start(s.word("score"), 3)
+    for j, concept in enumerate(("respondent", "group", "score")):
+        s.put(row, col + j, s.word(concept), HEAD)
+    groups = s.pick(("North", "South", "East", "West", "Centre"), s.whole(2, 4))
+    first, last = row + 1, row + n
+    for i in range(n):
+        s.put(first + i, col, i + 1)
+        s.put(first + i, col + 1, groups[s.whole(0, len(groups) - 1)])
+        s.put(first + i, col + 2, s.whole(1, 5))
+    side = col + 4
+    scores = f"${column_name(col + 2)}${first}:${column_name(col + 2)}${last}"
+    named = f"${column_name(col + 1)}${first}:${column_name(col + 1)}${last}"
+    s.put(row, side, s.word("score"), HEAD)
+    s.put(row, side + 1, s.word("count"), HEAD)
+    s.put(row, side + 2, s.word("share"), HEAD)
+    for i in range(5):
+        r = first + i
+        s.put(r, side, i + 1)
+        s.put(r, side + 1, f"=COUNTIF({scores},{_a(r, side)})")
+        s.put(r, side + 2, f"={_a(r, side + 1)}/{_a(first + 5, side + 1, True)}", PERCENT)
+    s.put(first + 5, side, s.word("total"), BOLD)
+    s.put(first + 5, side + 1, f"=SUM({_a(first, side + 1)}:{_a(first + 4, side + 1)})")
+    below = first + 8
+    s.put(below - 1, side, s.word("group"), HEAD)
+    s.put(below - 1, side + 1, s.word("count"), HEAD)
+    s.put(below - 1, side + 2, s.word("average"), HEAD)
+    for i, group in enumerate(groups):
+        s.put(below + i, side, group)
+        s.put(below + i, side + 1, f"=COUNTIF({named},{_a(below + i, side)})")
+        s.put(below + i, side + 2, f"=AVERAGEIF({named},{_a(below + i, side)},{scores})")
+    return {"Survey": s}
+
+
+KINDS: dict[str, Callable[[_Sheet], dict[str, _Sheet]]] = {
+    "invoice": _invoice, "budget": _budget, "gradebook": _gradebook, "inventory": _inventory, "loan": _loan,
+    "survey": _survey,
+}  # fmt: skip
+
+
+def make_workbook(kind: str | None = None, seed: int = 0, language: str | None = None) -> Workbook:
+    """A made workbook.
+
+    Parameters
+    ----------
+    kind : {"invoice", "budget", "gradebook", "inventory", "loan", "survey"}, optional
+        Drawn from the seed where it is not given.
+    seed : int
+    language : {"en", "de", "fr", "es"}, optional
+        Of headers and labels; drawn where it is not given (English in about half).
+
+    Raises
+    ------
+    FormulaError
+        If there is no such kind or language.
+
+    Examples
+    --------
+    >>> book = make_workbook("invoice", seed=1)
+    >>> sum(1 for _ in book.sheets["Invoice"].formula_cells())
+    11
+    """
+    rng = np.random.default_rng([seed, 77])
+    drawn_kind = list(KINDS)[int(rng.integers(len(KINDS)))]
+    drawn_language = "en" if rng.random() < 0.5 else LANGUAGES[int(rng.integers(4))]
+    kind, language = kind or drawn_kind, language or drawn_language
+    if kind not in KINDS:
+        raise FormulaError(f"there is no kind {kind!r} of workbook; there is {', '.join(KINDS)}")
+    if language not in LANGUAGES:
+        raise FormulaError(f"there are no words in {language!r}; there is {', '.join(LANGUAGES)}")
+    sheets = KINDS[kind](_Sheet(rng, language))
+    book = Workbook.from_cells(
+        {name: s.cells for name, s in sheets.items()},
+        styles={name: s.styles for name, s in sheets.items()},
+        path=f"{kind}-{seed}.xlsx",
+    )
+    for name, s in sheets.items():
+        book.sheets[name].merged = s.merged
+    full, failed = recalculated(book)
+    assert not failed, failed
+    return full
+
+
+def make_workbooks(n: int, seed: int = 0, kinds: tuple[str, ...] | None = None) -> list[Workbook]:
+    """Many made workbooks, of all kinds in turn."""
+    names = kinds or tuple(KINDS)
+    return [make_workbook(names[i % len(names)], seed * 100_003 + i) for i in range(n)]
+
+
+def write_xlsx(book: Workbook, path: str | os.PathLike[str]) -> None:
+    """Write a workbook with its stored values (values, formulas, bold, fill and number formats; nothing else).
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_xlsx(make_workbook("loan", seed=3), pathlib.Path(folder, "loan.xlsx"))
+    ...     again = Workbook.open(pathlib.Path(folder, "loan.xlsx"))
+    >>> again.sheets["Loan"].formula(*next(iter(again.sheets["Loan"].formula_cells()))[:2])[:4]
+    '-PMT'
+    """
+    import uuid
+    from pathlib import Path
+
+    import xlsxwriter
+
+    from assay.formulas.workbook.values import ErrorValue
+
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.xlsx")
+    made = xlsxwriter.Workbook(str(part), {"strings_to_formulas": False, "strings_to_urls": False})
+    formats: dict[Style, Any] = {}
+    try:
+        for sheet in book.sheets.values():
+            page = made.add_worksheet(sheet.name)
+            for (row, col), cell in sheet.cells.items():
+                if cell.style not in formats:
+                    options: dict[str, Any] = {"bold": cell.style.bold, "num_format": cell.style.code}
+                    if cell.style.fill:
+                        options["bg_color"] = "#DDDDDD"
+                    if cell.style.border:
+                        options["border"] = 1
+                    formats[cell.style] = made.add_format(options)
+                look = formats[cell.style]
+                if cell.formula:
+                    value = cell.value.kind if isinstance(cell.value, ErrorValue) else cell.value
+                    page.write_formula(row - 1, col - 1, "=" + cell.formula, look, "" if value is None else value)
+                elif isinstance(cell.value, bool):
+                    page.write_boolean(row - 1, col - 1, cell.value, look)
+                elif isinstance(cell.value, float):
+                    page.write_number(row - 1, col - 1, cell.value, look)
+                elif isinstance(cell.value, str):
+                    page.write_string(row - 1, col - 1, cell.value, look)
+                elif isinstance(cell.value, ErrorValue):
+                    page.write_formula(row - 1, col - 1, f"={cell.value.kind}", look, cell.value.kind)
+        made.close()
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
