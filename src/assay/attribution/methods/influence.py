@@ -374,11 +374,7 @@ class Influence(GradientAttributor):
         if self.model_.target == "margin":
             ratio = (1 / torch.sigmoid(-self.model_.explained(self.X_, self.y_))).to(self.type_)
         if parallel and self.solver_ == "dual":
-            # g_i (C + lam)^-1 g_i = N (1 - lam [(K / N + lam)^-1]_ii): the diagonal of an inverse from its factor
-            inverse = torch.linalg.solve_triangular(
-                self.cholesky_, torch.eye(self.n_train_, dtype=self.type_, device=self.X_.device), upper=False
-            )
-            return self.n_train_ * (1 - self.damping_ * (inverse**2).sum(0)), ratio
+            return self._kernel_times(torch.cholesky_inverse(self.cholesky_)), ratio
         parts = []
         for low in range(0, self.n_train_, batch_size):
             rows = slice(low, min(low + batch_size, self.n_train_))
@@ -406,6 +402,19 @@ class Influence(GradientAttributor):
             else:
                 parts.append((self._solve(asked.to(self.type_)) * pushes.to(self.type_)).sum(1))
         return torch.cat(parts).to(self.type_), ratio
+
+    def _kernel_times(self, matrix: Tensor) -> Tensor:
+        """Diagonal of ``G G' matrix``, by blocks; small rows keep their digits, as they would not in ``1 - lam M^-1``."""
+        out = torch.empty(self.n_train_, dtype=self.type_, device=self.X_.device)
+        for rows, a in self.train_:
+            total = torch.zeros(len(a), dtype=self.type_, device=self.X_.device)
+            for columns, b in self.train_:
+                for low in range(0, len(a), 1024):
+                    part = slice(low, min(low + 1024, len(a)))
+                    inside = matrix[rows, columns][part]
+                    total[part] += (self._typed(a.part(part)).dot(self._typed(b)) * inside).sum(1)
+            out[rows] = total
+        return out
 
     def _explain_failure(self) -> str:
         if not hasattr(self, "solver_"):
@@ -511,10 +520,8 @@ class RelatIF(Influence):
             scale = (self.eigenvalues_ + max(self.damping_, FLOOR)) ** power
             return (self.projected_**2 / scale).sum(1)
         if self.solver_ == "dual":
-            eye = torch.eye(self.n_train_, dtype=self.type_, device=self.X_.device)
-            inverse = torch.cholesky_solve(eye, self.cholesky_)
-            kernel = (eye - self.damping_ * inverse) * self.n_train_  # K M^-1
-            return kernel.diagonal() if power == 1 else (inverse * kernel.T).sum(0)
+            inverse = torch.cholesky_inverse(self.cholesky_)
+            return self._kernel_times(inverse if power == 1 else inverse @ inverse)
         parts = []
         for low in range(0, self.n_train_, 256):
             pushes = self._pushes(slice(low, min(low + 256, self.n_train_))).to(self.type_)
