@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,7 @@ from assay.diagnosis import (
 from assay.diagnosis import metrics as m
 from assay.diagnosis.estimator import skill_weights
 from assay.diagnosis.metrics.doa import doa_inscd
+from assay.diagnosis.simulate import wording_judge
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,37 @@ def test_difficulty_of_every_model_is_on_one_scale(made):
     assert 0.55 < found["value"][0] < 0.95, "the items differ little here, and raters err"
 
 
+def test_sources_of_difficulty_against_ratings(made, tmp_path):
+    from assay.diagnosis import compare_difficulty, read_ratings
+
+    truth = {"truth": made.difficulty, "backwards": -made.difficulty}
+    table = compare_difficulty({"2pl": IRT(), "classes": GDINA("DINA")}, made.data, made.ratings, others=truth)
+    table = table.set_index("source")
+    assert table.index[0] == "truth"
+    assert table.index[-1] == "backwards"
+    for name in ("truth", "2pl"):
+        assert table.loc[name, "low"] < table.loc[name, "pairwise_accuracy"] < table.loc[name, "high"]
+    assert table.loc["accuracy baseline", ["over_baseline", "over_low", "over_high"]].tolist() == [0, 0, 0]
+    assert table.loc["backwards", "over_high"] < 0
+    assert table.loc["truth", "pairwise_accuracy"] == pytest.approx(
+        m.pairwise_accuracy(made.difficulty, made.ratings), abs=1e-12
+    )
+    names = made.data.item_ids
+    rows = [(names[a], names[b], r) for a, b, r in made.ratings]
+    pd.DataFrame(rows, columns=["a", "b", "harder"]).to_csv(tmp_path / "r.csv", index=False)
+    assert read_ratings(tmp_path / "r.csv", made.data) == made.ratings
+    for text, message in (
+        ("a,b\n", "no column"),
+        ("a,b,harder\nx,y,1\n", "none of"),
+        ("a,b,harder\n0,1,z\n", "no number"),
+    ):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(DiagnosisError, match=message):
+            read_ratings(tmp_path / "bad.csv", made.data)
+    with pytest.raises(DiagnosisError, match="tie"):
+        compare_difficulty({}, made.data, [(0, 1, 0.0)])
+
+
 def test_a_killed_search_goes_on(made, tmp_path):
     split = made.data.split("student", 0)
     first = search(KCAccuracy(), split, trials=3, folder=tmp_path)
@@ -134,6 +167,10 @@ def test_comparison_keeps_cells_and_ranks(made, tmp_path):
     assert {f: f.stat().st_mtime_ns for f in tmp_path.glob("cell-*.json")} == files
     assert np.allclose(found.cells["auc"], again.cells["auc"])
     assert found.stopping_table().loc["kscd", "range"] > 0
+    gains = found.table().set_index("model")
+    assert gains.loc["classes", "gain_low"] > 0, "skills decide here, and that is beyond chance"
+    assert gains.loc["mean", "gain_high"] < 0
+    assert gains.loc["2pl", "gain_over_2pl"] == pytest.approx(0, abs=1e-9)
     ranks = found.rankings().set_index("metric")
     assert -1 <= ranks.loc["doa", "kendall_tau"] <= 1
     assert found.cells.groupby("seed")["split"].nunique().eq(1).all(), "all cells of a seed share one split"
@@ -312,7 +349,27 @@ def test_command_line(tmp_path, monkeypatch):
     call("diagnose", *data, "--fitted", "model.npz", "--table", "t.csv", "-o", "page.html")
     assert len(pd.read_csv("t.csv")) == 240
     assert (tmp_path / "page.html").stat().st_size > 10_000
-    output = call("bench", "made/responses.csv", "-m", "IRT", "-m", "KCAccuracy", "-m", "ItemMean", "--seeds", "1")
+    few = ("-m", "IRT", "-m", "KCAccuracy", "-m", "ItemMean")
+    few += ("-m", "KSCD(epochs=4)", "--stopping", "valid_logloss", "--stopping", "fixed(1)", "--seeds", "1")
+    more = ("--min-logs", "1", "--reliability", "-o", "cells.csv")
+    output = call("bench", "made/responses.csv", *few, *more)
     assert "Do the rankings agree" in output
+    assert "DOA under each stopping rule" in output
+    cells = pd.read_csv("cells.csv").set_index(["model", "stopping"])
+    assert cells.loc[("IRT", "none"), "gain_over_2pl"] == pytest.approx(0, abs=1e-9)
+    assert (cells["gain_low"] <= cells["gain_over_2pl"]).all()
+    assert (cells["gain_over_2pl"] <= cells["gain_high"]).all()
+    assert np.isfinite(cells.loc[("KSCD(epochs=4)", "fixed(1)"), "kc_reliability"])
+    assert len(list(Path("cells").glob("split-*.npz"))) == 1
+    output = run.invoke(app, ["bench", "made/responses.csv", "--min-logs", "50"])
+    assert output.exit_code != 0, "nobody has so many answers"
+    titles = pd.read_csv("made/titles.csv")["title"]
+    pairs = [(i, (i * 7 + 3) % 20) for i in range(20) if i != (i * 7 + 3) % 20]
+    ids = [f"item{j + 1}" for j in range(20)]
+    rows = [(ids[a], ids[b], ids[(a, b)[wording_judge(titles[a], titles[b])]]) for a, b in pairs]
+    pd.DataFrame(rows, columns=["first", "second", "harder"]).to_csv("judge.csv", index=False)
+    output = call("difficulty", *data, "--ratings", "made/ratings.csv", "--judgements", "judge.csv", "-m", "IRT")
+    assert [word in output for word in ("accuracy baseline", "IRT", "judge")] == [True] * 3
+    assert "assistments2009" in call("formats")
     assert "NCDM" in call("models")
     assert run.invoke(app, ["check", "nothing.csv"]).exit_code != 0

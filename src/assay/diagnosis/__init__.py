@@ -48,7 +48,14 @@ if TYPE_CHECKING:
     from assay.diagnosis.data import DATASETS, load, load_groups
     from assay.diagnosis.dcm import DINA, DINO, GDINA, choose_rules, fit_statistics, item_fit, qmatrix_validation
     from assay.diagnosis.dif import differential_item_functioning
-    from assay.diagnosis.difficulty import bradley_terry, difficulty_from_titles, empirical_difficulty, human_agreement
+    from assay.diagnosis.difficulty import (
+        bradley_terry,
+        compare_difficulty,
+        difficulty_from_titles,
+        empirical_difficulty,
+        human_agreement,
+        read_ratings,
+    )
     from assay.diagnosis.estimator import DiagnosisModel, calibrated_mastery
     from assay.diagnosis.evaluation import evaluate, leakage_probe
     from assay.diagnosis.formats import READERS
@@ -71,7 +78,15 @@ _LAZY = {
     ),
     "differential_item_functioning": "dif",
     **dict.fromkeys(
-        ("bradley_terry", "difficulty_from_titles", "empirical_difficulty", "human_agreement"), "difficulty"
+        (
+            "bradley_terry",
+            "compare_difficulty",
+            "difficulty_from_titles",
+            "empirical_difficulty",
+            "human_agreement",
+            "read_ratings",
+        ),
+        "difficulty",
     ),
     **dict.fromkeys(("DiagnosisModel", "calibrated_mastery"), "estimator"),
     **dict.fromkeys(("evaluate", "leakage_probe"), "evaluation"),
@@ -131,6 +146,7 @@ __all__ = [
     "check_data",
     "choose_rules",
     "compare",
+    "compare_difficulty",
     "diagnose",
     "differential_item_functioning",
     "difficulty_from_titles",
@@ -149,6 +165,7 @@ __all__ = [
     "paired_bootstrap",
     "preprocess",
     "qmatrix_validation",
+    "read_ratings",
     "read_table",
     "search",
     "simulate_platform",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,13 @@ Correct = Annotated[str, typer.Option(help="Column of the answer, 0 or 1.")]
 Skills = Annotated[str, typer.Option(help="Column of the skills, when there is no Q-matrix file.")]
 Sep = Annotated[str, typer.Option(help="What separates skills.")]
 OnDuplicate = Annotated[str, typer.Option(help="Which of several answers counts: first, last, mean, raise.")]
+Order = Annotated[
+    str | None, typer.Option(help="Column of time: the first answer is the earliest, rows of one attempt are merged.")
+]
+RightFrom = Annotated[float | None, typer.Option(help="Points at or above this are right, where answers are points.")]
+Format = Annotated[
+    str, typer.Option(help="csv, or a public log: assistments2009, eedi, junyi, ednet, ... (see `formats`).")
+]
 MinLogs = Annotated[int, typer.Option(help="Answers that a student must have.")]
 ModelName = Annotated[
     str, typer.Option("--model", "-m", help="A model, with parameters in brackets: 'GDINA(rule=ACDM)'; auto chooses.")
@@ -31,27 +39,50 @@ ModelName = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of splits and models.")]
 
 
-def _open(source: str, q: Path | None, options: tuple[str, str, str, str, str, str]) -> ResponseData:
+@dataclass(frozen=True)
+class Columns:
+    """How a file is to be read."""
+
+    student: str
+    item: str
+    correct: str
+    skills: str
+    sep: str
+    on_duplicate: str
+    order: str | None = None
+    right_from: float | None = None
+    format: str = "csv"
+
+
+def _open(source: str, q: Path | None, columns: Columns) -> ResponseData:
     from assay.diagnosis.data import DATASETS, load
-    from assay.diagnosis.errors import DiagnosisError
+    from assay.diagnosis.errors import DiagnosisError, UnknownName
+    from assay.diagnosis.formats import READERS
     from assay.diagnosis.readers import read_table
 
+    if columns.format != "csv":
+        if columns.format not in READERS:
+            raise UnknownName.of("format", columns.format, ("csv", *READERS))
+        if columns.format == "ednet":
+            return READERS["ednet"](source, q or Path(source).parent / "questions.csv")
+        return READERS[columns.format](source)
     if source in DATASETS:
         return load(source)
     if not Path(source).exists():
         raise DiagnosisError(
             f"{source!r} is neither a file nor a public table; the tables are {', '.join(sorted(DATASETS))}"
         )
-    student, item, correct, skills, sep, on_duplicate = options
     named: dict[str, Any] = {
-        "student": student,
-        "item": item,
-        "correct": correct,
-        "sep": sep,
-        "on_duplicate": on_duplicate,
+        "student": columns.student,
+        "item": columns.item,
+        "correct": columns.correct,
+        "sep": columns.sep,
+        "on_duplicate": columns.on_duplicate,
+        "order": columns.order,
+        "threshold": columns.right_from,
     }
     if q is None:
-        named["skills"] = skills
+        named["skills"] = columns.skills
     return read_table(source, q, **named)
 
 
@@ -73,12 +104,13 @@ def _model(text: str, data: ResponseData, seed: int) -> DiagnosisModel:
 @app.command()
 def check(
     source: Source, q: QFile = None, student: Student = "user", item: Item = "question", correct: Correct = "correct",
-    skills: Skills = "skills", sep: Sep = "~", on_duplicate: OnDuplicate = "first",
+    skills: Skills = "skills", sep: Sep = "~", on_duplicate: OnDuplicate = "first", order: Order = None,
+    right_from: RightFrom = None, format: Format = "csv",
 ) -> None:  # fmt: skip
     """Density, repeats, coverage of skills, and whether the Q-matrix can tell skills apart."""
     from assay.diagnosis.check import check_data
 
-    data = _open(source, q, (student, item, correct, skills, sep, on_duplicate))
+    data = _open(source, q, Columns(student, item, correct, skills, sep, on_duplicate, order, right_from, format))
     typer.echo(str(check_data(data)))
     for name, value in data.notes.items():
         if isinstance(value, (int, str)):
@@ -101,6 +133,9 @@ def fit(
     skills: Skills = "skills",
     sep: Sep = "~",
     on_duplicate: OnDuplicate = "first",
+    order: Order = None,
+    right_from: RightFrom = None,
+    format: Format = "csv",
     items: Annotated[Path | None, typer.Option(help="Also write a table of the items (CSV).")] = None,
 ) -> None:
     """Fit a model, say how well it foretells held-out answers, and keep it."""
@@ -111,7 +146,9 @@ def fit(
     from assay.diagnosis.responses import preprocess
 
     data = preprocess(
-        _open(source, q, (student, item, correct, skills, sep, on_duplicate)), min_logs=min_logs, min_item_logs=1
+        _open(source, q, Columns(student, item, correct, skills, sep, on_duplicate, order, right_from, format)),
+        min_logs=min_logs,
+        min_item_logs=1,
     )
     typer.echo(repr(data))
     made = _model(model, data, seed)
@@ -166,13 +203,16 @@ def diagnose(
     skills: Skills = "skills",
     sep: Sep = "~",
     on_duplicate: OnDuplicate = "first",
+    order: Order = None,
+    right_from: RightFrom = None,
+    format: Format = "csv",
 ) -> None:
     """A page for the class and for each student: which skills, how sure, what to practise next."""
     from assay.diagnosis.estimator import DiagnosisModel
     from assay.diagnosis.page import write_report
     from assay.diagnosis.report import diagnose as run
 
-    data = _open(source, q, (student, item, correct, skills, sep, on_duplicate))
+    data = _open(source, q, Columns(student, item, correct, skills, sep, on_duplicate, order, right_from, format))
     made = DiagnosisModel.load(fitted) if fitted is not None else _model(model, data, seed).fit(data)
     found = run(made, data, threshold=threshold, draws=draws, refits=refits, seed=seed)
     typer.echo(f"wrote {write_report(found, output, title=title, students=students).resolve()}")
@@ -195,41 +235,105 @@ def bench(
     folder: Annotated[Path, typer.Option(help="Finished cells; a killed comparison goes on from there.")] = Path(
         "cells"
     ),
-    min_logs: MinLogs = 1,
+    reliability: Annotated[
+        bool, typer.Option(help="Also split-half reliability (fits every model twice more).")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="All figures of all cells (CSV).")] = None,
+    min_logs: Annotated[
+        int | None, typer.Option(help="Answers that a student must have.  [default: 15, of public tables 1]")
+    ] = None,
     student: Student = "user",
     item: Item = "question",
     correct: Correct = "correct",
     skills: Skills = "skills",
     sep: Sep = "~",
     on_duplicate: OnDuplicate = "first",
+    order: Order = None,
+    right_from: RightFrom = None,
+    format: Format = "csv",
 ) -> None:
     """Compare models on a log of one's own: prediction beside diagnosis, stopping rules, and whether the two rankings
     agree.
     """
+    from assay.diagnosis.data import DATASETS
+    from assay.diagnosis.evaluation import COSTLY, METRICS
     from assay.diagnosis.models import MODELS
     from assay.diagnosis.protocol import compare, estimate_seconds
     from assay.diagnosis.responses import preprocess
 
-    data = preprocess(
-        _open(source, q, (student, item, correct, skills, sep, on_duplicate)), min_logs=min_logs, min_item_logs=1
-    )
+    data = _open(source, q, Columns(student, item, correct, skills, sep, on_duplicate, order, right_from, format))
+    least = min_logs if min_logs is not None else 1 if source in DATASETS else 15
+    data = preprocess(data, min_logs=least, min_item_logs=1 if source in DATASETS else 5)
+    counts = data.notes["preprocess"]
+    typer.echo("kept " + ", ".join(f"{counts['after'][k]:,} of {counts['before'][k]:,} {k}" for k in counts["after"]))
     chosen = {text: _model(text, data, 0) for text in (models or MODELS)}
     rules = stopping or ["valid_logloss"]
     seconds = estimate_seconds(
         [type(m).__name__ for m in chosen.values()], data, seeds=seeds, trials=trials, stopping=len(rules)
     )
     typer.echo(f"{data!r}: about {seconds / 60:.0f} minutes on one core")
-    found = compare(chosen, data, scheme=scheme, seeds=range(seeds), stopping=rules, trials=trials, folder=folder)
-    typer.echo(
-        found.table()[["model", "stopping", "auc", "auc_sd", "log_loss", "doa", "doa_gain", "kc_specificity"]]
-        .round(4)
-        .to_string(index=False)
+    metrics = METRICS if reliability else [m for m in METRICS if m not in COSTLY]
+    found = compare(
+        chosen, data, scheme=scheme, seeds=range(seeds), stopping=rules, trials=trials, folder=folder, metrics=metrics
     )
-    typer.echo("\nDo the rankings agree with the ranking by AUC?")
+    shown = ["model", "stopping", "auc", "auc_sd", "log_loss", "doa", "doa_gain", "kc_specificity"]
+    shown += ["kc_reliability"] if reliability else []
+    gains = ["gain_over_2pl", "gain_low", "gain_high"]
+    typer.echo(found.table()[[*shown, *gains]].round(4).to_string(index=False))
+    typer.echo("gain over 2PL: log loss, mean over seeds, and bounds of 95% from resampled students\n")
+    typer.echo("Do the rankings agree with the ranking by AUC?")
     typer.echo(found.rankings().round(3).to_string(index=False))
     if len(rules) > 1:
-        typer.echo("\nAUC under each stopping rule")
-        typer.echo(found.stopping_table().round(4).to_string())
+        for metric in ("auc", "doa"):
+            typer.echo(f"\n{metric.upper()} under each stopping rule")
+            typer.echo(found.stopping_table(metric).round(4).to_string())
+    if output is not None:
+        found.cells.to_csv(output, index=False)
+        typer.echo(f"wrote {output.resolve()}")
+
+
+@app.command()
+def difficulty(
+    source: Source,
+    ratings: Annotated[
+        Path, typer.Option(help="CSV of people's ratings: item a, item b, how much harder b is (columns a, b, harder).")
+    ],
+    q: QFile = None,
+    judgements: Annotated[
+        list[Path] | None,
+        typer.Option(help="CSV of a judge's answers: columns first, second, harder (items); again for more judges."),
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="Model, again for more.  [default: all]")
+    ] = None,
+    seed: Seed = 0,
+    student: Student = "user",
+    item: Item = "question",
+    correct: Correct = "correct",
+    skills: Skills = "skills",
+    sep: Sep = "~",
+    on_duplicate: OnDuplicate = "first",
+    order: Order = None,
+    right_from: RightFrom = None,
+    format: Format = "csv",
+) -> None:
+    """Whose difficulties agree with people: the models', the share of wrong answers, or a judge that saw only titles?"""
+    from assay.diagnosis.difficulty import compare_difficulty, difficulty_from_titles, read_ratings
+    from assay.diagnosis.models import MODELS
+
+    data = _open(source, q, Columns(student, item, correct, skills, sep, on_duplicate, order, right_from, format))
+    names = [str(t) for t in (data.titles or data.item_ids)]
+    judges = {
+        path.stem: difficulty_from_titles(names, path, items=data.item_ids).difficulty for path in judgements or ()
+    }
+    chosen = {text: _model(text, data, seed) for text in (models or MODELS)}
+    if format == "junyi":
+        from assay.diagnosis.formats import read_junyi_ratings
+
+        pairs = read_junyi_ratings(ratings, data)
+    else:
+        pairs = read_ratings(ratings, data)
+    typer.echo(compare_difficulty(chosen, data, pairs, others=judges, seed=seed).round(3).to_string(index=False))
 
 
 @app.command()
@@ -262,8 +366,19 @@ def simulate(
         folder / "q.csv"
     )
     pd.DataFrame(made.alpha, columns=list(data.kc_names)).to_csv(folder / "mastery.csv", index_label="user")
-    pd.DataFrame(made.ratings, columns=["a", "b", "harder"]).to_csv(folder / "ratings.csv", index=False)
+    rated = pd.DataFrame([(names[a], names[b], r) for a, b, r in made.ratings], columns=["a", "b", "harder"])
+    rated.to_csv(folder / "ratings.csv", index=False)
+    pd.DataFrame({"item": names, "title": data.titles}).to_csv(folder / "titles.csv", index=False)
     typer.echo(f"wrote {len(long):,} answers of {students:,} students into {folder.resolve()}")
+
+
+@app.command()
+def formats() -> None:
+    """The public logs that `--format` reads."""
+    from assay.diagnosis.formats import READERS
+
+    for name, reader in READERS.items():
+        typer.echo(f"{name}: {(reader.__doc__ or '').strip().splitlines()[0]}")
 
 
 @app.command()

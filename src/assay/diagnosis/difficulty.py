@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -17,6 +17,11 @@ from scipy.special import expit
 from assay.diagnosis.errors import DiagnosisError
 from assay.diagnosis.metrics.agreement import Ratings, difficulty_agreement
 from assay.diagnosis.responses import ResponseData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from assay.diagnosis.estimator import DiagnosisModel
 
 Judge = Callable[[str, str], int | str | None]
 
@@ -111,6 +116,7 @@ def difficulty_from_titles(
     pairs: Sequence[tuple[int, int]] | None = None,
     n_pairs: int | None = None,
     prior: float = 0.05,
+    items: Sequence[Hashable] | None = None,
     seed: int = 0,
 ) -> TitleDifficulty:
     """Ask a judge which of two titles is harder, both ways round, and rank the items by Bradley-Terry.
@@ -120,11 +126,14 @@ def difficulty_from_titles(
     titles : sequence of str
     judge : callable or path
         ``judge(first, second)`` returns 0 (first is harder), 1, the title itself, or None (no answer). Or a CSV with
-        the columns ``first,second,harder`` of item numbers. No network client is inside; wrap your own.
+        the columns ``first,second,harder`` of item numbers, or of names where ``items`` gives them. No network client
+        is inside; wrap your own.
     pairs : sequence of (int, int), optional
         Pairs to compare; default ``n_pairs`` (10 an item) at random.
     prior : float
         See `bradley_terry`.
+    items : sequence, optional
+        Names of the items in a CSV.
 
     Raises
     ------
@@ -143,7 +152,7 @@ def difficulty_from_titles(
     judgements: list[tuple[int, int, int | None]] = []
     cost = 0.0
     if isinstance(judge, (str, Path)):
-        judgements = _read_judgements(Path(judge))
+        judgements = _read_judgements(Path(judge), items)
     else:
         if pairs is None:
             rng = np.random.default_rng(seed)
@@ -183,15 +192,124 @@ def difficulty_from_titles(
     )
 
 
-def _read_judgements(path: Path) -> list[tuple[int, int, int | None]]:
+def read_ratings(path: str | Path, data: ResponseData) -> list[tuple[int, int, float]]:
+    """People's ratings from a CSV with the columns ``a, b, harder``: names of two items, and how much harder b is.
+
+    Raises
+    ------
+    DiagnosisError
+        If a column is missing, a number is none, or no pair names two items of the data.
+    """
+    place = {str(name): j for j, name in enumerate(data.item_ids)}
+    rows = _rows(Path(path), ("a", "b", "harder"))
+    try:
+        found = [
+            (place[a.strip()], place[b.strip()], float(r))
+            for a, b, r in rows
+            if a.strip() in place and b.strip() in place
+        ]
+    except ValueError as error:
+        raise DiagnosisError(f"{path}: a rating is no number: {error}") from error
+    if not found:
+        raise DiagnosisError(
+            f"none of the {len(rows)} pairs in {path} names two items of the data; items are called "
+            f"{', '.join(list(place)[:3])}, ..."
+        )
+    return found
+
+
+def compare_difficulty(
+    models: Mapping[str, DiagnosisModel],
+    data: ResponseData,
+    ratings: Ratings,
+    *,
+    others: Mapping[str, NDArray[np.float64]] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Difficulties of fitted or unfitted models, of the accuracy baseline and of judges against people's ratings.
+
+    Parameters
+    ----------
+    models : dict of name to model
+        Unfitted ones are fitted on ``data``.
+    ratings : list of (int, int, float)
+    others : dict of name to float64[J], optional
+        Further difficulties, such as `difficulty_from_titles(...).difficulty`.
+    draws : int
+        Bootstrap draws of the rated items (all pairs of a drawn item stay together).
+
+    Returns
+    -------
+    DataFrame
+        Best first: ``source``, ``kendall_tau``, ``pairwise_accuracy`` with ``low`` and ``high`` (95 per cent), and
+        ``over_baseline`` with ``over_low`` and ``over_high``: accuracy minus that of the baseline, in the same draws.
+
+    Examples
+    --------
+    >>> from assay.diagnosis import IRT, simulate_platform
+    >>> made = simulate_platform(300, 40, 4, density=0.8, seed=0)
+    >>> compare_difficulty({"2pl": IRT()}, made.data, made.ratings)["source"].tolist()
+    ['accuracy baseline', '2pl']
+    """
+    import pandas as pd
+
+    scores = {"accuracy baseline": empirical_difficulty(data)}
+    for name, model in models.items():
+        fitted = model if hasattr(model, "states_") else model.fit(data)
+        scores[name] = fitted.difficulty_.astype(np.float64)
+    scores.update(others or {})
+    used = [(a, b, r) for a, b, r in ratings if r != 0]
+    if not used:
+        raise DiagnosisError("every rating is a tie; there is nothing to compare with")
+    a, b, r = (np.array(column) for column in zip(*used, strict=True))
+    hit = {}
+    for name, score in scores.items():
+        d = np.sign(score[b] - score[a])
+        hit[name] = np.where(d == 0, 0.5, d == np.sign(r)).astype(np.float64)
+    rng = np.random.default_rng(seed)
+    n = data.n_items
+    weight = np.empty((draws, len(r)))
+    for i in range(draws):  # a pair counts as often as both of its items were drawn
+        times = np.bincount(rng.integers(0, n, n), minlength=n)
+        weight[i] = times[a] * times[b]
+    weight /= np.maximum(weight.sum(1, keepdims=True), 1)
+    base = weight @ hit["accuracy baseline"]
+    rows = []
+    for name, score in scores.items():
+        drawn = weight @ hit[name]
+        ends, over = (np.quantile(v, [0.025, 0.975]).tolist() for v in (drawn, drawn - base))
+        agreement = difficulty_agreement(score, used)
+        mean = agreement["pairwise_accuracy"]
+        rows.append((name, agreement["kendall_tau"], mean, *ends, mean - float(hit["accuracy baseline"].mean()), *over))
+    names = ["source", "kendall_tau", "pairwise_accuracy", "low", "high", "over_baseline", "over_low", "over_high"]
+    table = pd.DataFrame(rows, columns=names)
+    return table.sort_values("pairwise_accuracy", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _read_judgements(path: Path, items: Sequence[Hashable] | None) -> list[tuple[int, int, int | None]]:
+    place = None if items is None else {str(name): j for j, name in enumerate(items)}
+    found: list[tuple[int, int, int | None]] = []
+    for first, second, harder in _rows(path, ("first", "second", "harder")):
+        try:
+            a, b = (int(v) if place is None else place[v.strip()] for v in (first, second))
+            said = harder.strip()
+            winner = None if said in ("", "None") else int(said) if place is None else place[said]
+        except (KeyError, ValueError) as error:
+            raise DiagnosisError(
+                f"{path}: {first!r}, {second!r}, {harder!r} are no {'items' if place else 'item numbers'} ({error})"
+            ) from error
+        found.append((a, b, winner))
+    return found
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        return [
-            (int(r["first"]), int(r["second"]), int(r["harder"]) if r["harder"].strip() not in ("", "None") else None)
-            for r in rows
-        ]
-    except (OSError, KeyError, ValueError) as error:
-        raise DiagnosisError(
-            f"{path} cannot be read as judgements (columns first, second, harder with item numbers): {error}"
-        ) from error
+            reader = csv.DictReader(file)
+            absent = [c for c in columns if c not in (reader.fieldnames or ())]
+            if absent:
+                raise DiagnosisError(f"{path} has no column {absent}; it needs {', '.join(columns)}")
+            return [tuple(row[c] or "" for c in columns) for row in reader]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DiagnosisError(f"{path} cannot be read: {error}") from error

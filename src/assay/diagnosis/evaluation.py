@@ -140,7 +140,7 @@ def figures(
                 "identifiability": lambda: identifiability(mastery, split.train),
                 "mean_distance": lambda: mean_distance(mastery, rng),
                 "normalised_distance": lambda: normalised_distance(mastery, rng),
-                "kc_reliability": lambda: float(np.nanmean(split_half_reliability(model, split.train, rng))),
+                "kc_reliability": lambda: _mean(split_half_reliability(model, split.train, rng)),
             }
             out.update({name: lazy[name]() for name in names if name in lazy})
     if ratings is not None and {"difficulty_tau", "difficulty_accuracy"} & set(names):
@@ -149,6 +149,11 @@ def figures(
     if alpha is not None and mastery is not None and "mastery_auc_truth" in names:
         out["mastery_auc_truth"] = _against_truth(mastery, alpha)
     return out
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def evaluate(
