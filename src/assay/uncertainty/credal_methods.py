@@ -11,8 +11,9 @@ from scipy.special import logsumexp, softmax
 from sklearn.base import BaseEstimator, clone
 
 from assay.uncertainty.conformal.quantile import conformal_quantile
+from assay.uncertainty.credal.score_balls import score_of
 from assay.uncertainty.errors import NotFitted, NotSupported, TargetShape, UncertaintyError
-from assay.uncertainty.representations import Hull, Intervals, Representation, Sample, TVBall
+from assay.uncertainty.representations import Hull, Intervals, Sample, ScoreBall, TVBall
 from assay.uncertainty.representations.base import row_names
 from assay.uncertainty.simplex import as_probabilities
 
@@ -272,60 +273,25 @@ class ConformalCredalSet(BaseEstimator):
         y = as_probabilities(target, what="targets")
         if self.score == "tv":
             return np.asarray(np.abs(p - y).sum(-1) / 2)
-        if self.score == "kl":
-            return np.asarray((y * (np.log(np.maximum(y, 1e-300)) - np.log(np.maximum(p, 1e-300)))).sum(-1))
-        if self.score == "inner":
-            return np.asarray(1 - (p * y).sum(-1))
-        return np.asarray(np.abs(np.cumsum(p - y, axis=-1)[..., :-1]).sum(-1))
+        return score_of(self.score, p, y)
 
     def covers(self, probs: ArrayLike, target: ArrayLike) -> NDArray[np.bool_]:
         """Whether each set holds its target."""
         self._fitted()
         return np.asarray(self.scores(probs, target) <= self.radius_)
 
-    def predict(self, probs: ArrayLike) -> Representation:
-        """The sets: exact TV balls; the other scores' sets by their enclosing intervals.
+    def predict(self, probs: ArrayLike) -> TVBall | ScoreBall:
+        """The sets themselves, whose entropies, probabilities and decisions are exact.
 
-        Raises
-        ------
-        NotSupported
-            For ``inner``, whose sets need not be near the prediction.
+        With ``inner`` a row whose set would be empty keeps the corner of its likeliest class, which only adds coverage.
         """
         self._fitted()
         p = as_probabilities(probs)
-        radius = self.radius_
-        if self.score == "inner":
-            raise NotSupported("predict", "the score 'inner'", SCORES, "use covers, or another score")
         if self.score == "tv":
-            return TVBall(p, min(radius, 1.0)).named(index=row_names(probs))
-        if self.score == "wasserstein":
-            # Moving mass by one class costs at least itself, so the sets lie within a TV ball of the same radius.
-            return TVBall(p, min(radius, 1.0)).intervals().named(index=row_names(probs))
-        return Intervals(*_kl_box(p, radius)).reachable().named(index=row_names(probs))
+            return TVBall(p, min(self.radius_, 1.0)).named(index=row_names(probs))
+        least = 1 - p.max(-1) if self.score == "inner" else 0.0
+        return ScoreBall(p, np.maximum(self.radius_, least), self.score).named(index=row_names(probs))
 
     def _fitted(self) -> None:
         if not hasattr(self, "radius_"):
             raise NotFitted("call fit(probs, target) with calibration rows first")
-
-
-def _kl_box(p: Array, radius: float) -> tuple[Array, Array]:
-    """Smallest and largest y_k with ``KL(y || p) <= radius``: the others keep their ratios, one equation a bound."""
-    if not np.isfinite(radius):
-        return np.zeros_like(p), np.ones_like(p)
-
-    def divergence(y: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            a = np.where(y > 0, y * (np.log(y) - np.log(p)), 0.0)
-            b = np.where(y < 1, (1 - y) * (np.log1p(-y) - np.log1p(-p)), 0.0)
-        return np.asarray(a + b)
-
-    ends = []
-    for edge in (0.0, 1.0):
-        inside, outside = p.copy(), np.full_like(p, edge)
-        reached = divergence(outside) <= radius
-        for _ in range(80):
-            middle = (inside + outside) / 2
-            fits = divergence(middle) <= radius
-            inside, outside = np.where(fits, middle, inside), np.where(fits, outside, middle)
-        ends.append(np.where(reached, edge, inside))
-    return ends[0], ends[1]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from assay.uncertainty.errors import UncertaintyError
 from assay.uncertainty.metrics.calibration import onehot, reliability
-from assay.uncertainty.representations import Hull, Intervals, LevelSet, Representation, Sample, TVBall
+from assay.uncertainty.representations import Hull, Intervals, LevelSet, Representation, Sample, ScoreBall, TVBall
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,11 +139,9 @@ def _contains(rep: Representation, row: int, grid: NDArray[np.float64]) -> NDArr
     if isinstance(rep, TVBall):
         return np.asarray(np.abs(grid - rep.center[row]).sum(1) / 2 <= rep.radius[row] + 1e-9)
     if isinstance(rep, LevelSet):
-        from assay.uncertainty.credal.balls import level_mode
-
-        mode, rho = level_mode(rep.alpha[row : row + 1], rep.tau[row : row + 1])
-        safe = np.maximum(grid, 1e-12)
-        return np.asarray(np.where(mode > 0, mode * (np.log(np.maximum(mode, 1e-300)) - np.log(safe)), 0).sum(1) <= rho)
+        return LevelSet(np.broadcast_to(rep.alpha[row], grid.shape), rep.tau[row]).covers(grid)
+    if isinstance(rep, ScoreBall):
+        return ScoreBall(np.broadcast_to(rep.center[row], grid.shape), rep.radius[row], rep.score).covers(grid)
     if isinstance(rep, Hull):
         from assay.uncertainty.credal import hull_coverage
 

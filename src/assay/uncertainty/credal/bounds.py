@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from assay.uncertainty.credal import score_balls
 from assay.uncertainty.credal.balls import (
     level_box,
     level_lower,
@@ -21,9 +22,9 @@ from assay.uncertainty.credal.hull import GAP, lower_entropy_hull, upper_entropy
 from assay.uncertainty.credal.intervals import lower_entropy_intervals, upper_entropy_intervals
 from assay.uncertainty.errors import NotSupported, UncertaintyError
 from assay.uncertainty.measures.sample import shannon
-from assay.uncertainty.representations import Hull, Intervals, LevelSet, TVBall
+from assay.uncertainty.representations import Hull, Intervals, LevelSet, ScoreBall, TVBall
 
-CredalSet = Intervals | Hull | TVBall | LevelSet
+CredalSet = Intervals | Hull | TVBall | LevelSet | ScoreBall
 Array = NDArray[np.float64]
 HARTLEY_CLASSES = 16
 
@@ -31,7 +32,8 @@ HARTLEY_CLASSES = 16
 def upper_entropy(rep: CredalSet, *, chunk: int | None = None) -> Array:
     """Largest Shannon entropy over each set, in nats.
 
-    Exact for intervals and TV balls; for hulls and level sets within a certified gap of 1e-8.
+    Exact for intervals, TV balls and the sets of the scores KL and inner product; for hulls, level sets and Wasserstein
+    balls within a certified gap of 1e-8.
 
     Examples
     --------
@@ -50,6 +52,13 @@ def upper_entropy(rep: CredalSet, *, chunk: int | None = None) -> Array:
             _certified(gap)
     elif isinstance(rep, TVBall):
         value = tv_entropy(rep.center.reshape(-1, k), rep.radius.reshape(-1))[1]
+    elif isinstance(rep, ScoreBall):
+        center, radius = _flat(rep)
+        if rep.score == "wasserstein":
+            value, gap = score_balls.wasserstein_upper(center, radius)
+            _certified(gap)
+        else:
+            value = (score_balls.kl_upper if rep.score == "kl" else score_balls.inner_upper)(center, radius)
     else:
         value, gap = level_upper(*level_mode(rep.alpha.reshape(-1, k), rep.tau.reshape(-1)))
         _certified(gap)
@@ -59,7 +68,12 @@ def upper_entropy(rep: CredalSet, *, chunk: int | None = None) -> Array:
 def lower_entropy(rep: CredalSet, *, chunk: int | None = None) -> Array:
     """Smallest Shannon entropy over each set, in nats.
 
-    Exact for intervals, hulls and TV balls. For level sets the best of K starts (see `level_lower`).
+    Exact for intervals, hulls, TV balls and the sets of scores (`ScoreBall`; Wasserstein balls up to 8 classes). For
+    level sets the best of K starts (see `level_lower`).
+
+    Raises
+    ------
+    NotSupported
     """
     del chunk  # the enumeration sizes its own blocks
     k = rep.n_classes
@@ -69,9 +83,19 @@ def lower_entropy(rep: CredalSet, *, chunk: int | None = None) -> Array:
         value = lower_entropy_hull(rep.vertices.reshape(-1, rep.vertices.shape[-2], k))
     elif isinstance(rep, TVBall):
         value = tv_entropy(rep.center.reshape(-1, k), rep.radius.reshape(-1))[0]
+    elif isinstance(rep, ScoreBall):
+        center, radius = _flat(rep)
+        if rep.score == "inner":  # the corner of the likeliest class is in every such set
+            value = np.zeros(len(center))
+        else:
+            value = (score_balls.kl_lower if rep.score == "kl" else score_balls.wasserstein_lower)(center, radius)
     else:
         value, _ = level_lower(*level_mode(rep.alpha.reshape(-1, k), rep.tau.reshape(-1)))
     return np.asarray(value).reshape(rep.batch_shape)
+
+
+def _flat(rep: ScoreBall) -> tuple[Array, Array]:
+    return rep.center.reshape(-1, rep.n_classes), rep.radius.reshape(-1)
 
 
 def _certified(gap: Array) -> None:
@@ -89,6 +113,18 @@ def enclosing(rep: CredalSet) -> Intervals:
         return rep.reachable()
     if isinstance(rep, (Hull, TVBall)):
         return rep.intervals()
+    if isinstance(rep, ScoreBall):
+        center, radius = _flat(rep)
+        if rep.score == "kl":
+            low, high = score_balls.kl_box(center, radius)
+        elif rep.score == "wasserstein":
+            low, high = score_balls.wasserstein_box(center, radius)
+        else:
+            one = np.eye(rep.n_classes, dtype=bool)
+            low = np.stack([score_balls.inner_least_probability(center, radius, a) for a in one], axis=1)
+            high = 1 - np.stack([score_balls.inner_least_probability(center, radius, ~a) for a in one], axis=1)
+        shape = rep.center.shape
+        return Intervals(low.reshape(shape), high.reshape(shape)).named(rep.classes, rep.index)
     k = rep.n_classes
     low, high = level_box(*level_mode(rep.alpha.reshape(-1, k), rep.tau.reshape(-1)))
     return Intervals(low.reshape(rep.alpha.shape), high.reshape(rep.alpha.shape)).named(rep.classes, rep.index)
@@ -128,6 +164,17 @@ def lower_probability(rep: CredalSet, *, force: bool = False) -> Array:
         value = np.maximum(rep.center.reshape(-1, k) @ events.T - rep.radius.reshape(-1, 1), 0)
         value[:, -1] = 1.0
         return np.asarray(value)
+    if isinstance(rep, ScoreBall):
+        center, radius = _flat(rep)
+        if rep.score == "kl":
+            value = score_balls.kl_box(np.clip(center @ events.T, 0, 1), radius)[0]
+        elif rep.score == "inner":
+            masks = events.astype(bool)
+            value = np.stack([score_balls.inner_least_probability(center, radius, a) for a in masks], axis=1)
+        else:
+            value = np.stack([score_balls.wasserstein_least(center, radius, a) for a in events], axis=1)
+        value[:, 0], value[:, -1] = 0.0, 1.0
+        return np.clip(value, 0, 1)
     raise NotSupported("hartley", "LevelSet", ("entropy", "spread", "imprecision"))
 
 
@@ -175,6 +222,14 @@ def zero_one_bounds(rep: CredalSet) -> tuple[Array, Array]:
         smallest_top = flattest.max(-1)
     elif isinstance(rep, TVBall):
         smallest_top = tv_upper_point(rep.center.reshape(-1, k), rep.radius.reshape(-1)).max(-1)
+    elif isinstance(rep, ScoreBall):
+        center, radius = _flat(rep)
+        if rep.score == "wasserstein":
+            smallest_top = np.array([_least_peak(c, r) for c, r in zip(center, radius, strict=True)])
+        else:
+            smallest_top = (score_balls.kl_flattest if rep.score == "kl" else score_balls.inner_flattest)(
+                center, radius
+            )
     else:
         vertices = rep.vertices.reshape(-1, rep.vertices.shape[-2], k)
         smallest_top = vertices.max(-1).min(-1) if not rep.convex else np.array([_least_maximum(v) for v in vertices])
@@ -190,6 +245,30 @@ def _least_maximum(vertices: Array) -> float:
         A_eq=np.append(np.ones(m), 0.0)[None], b_eq=[1.0], bounds=[(0, None)] * (m + 1),
     )  # fmt: skip
     return float(found.fun)
+
+
+def _least_peak(center: Array, radius: float) -> float:
+    """Smallest possible largest probability of a Wasserstein ball: a linear program."""
+    from scipy.optimize import linprog
+
+    a_ub, b_ub = wasserstein_program(center, radius)
+    k, more = len(center), a_ub.shape[1] - len(center)
+    peak = np.concatenate([np.eye(k), np.zeros((k, more)), -np.ones((k, 1))], axis=1)
+    a = np.concatenate([np.concatenate([a_ub, np.zeros((len(a_ub), 1))], axis=1), peak])
+    cost, one = np.zeros(k + more + 1), np.zeros(k + more + 1)
+    cost[-1], one[:k] = 1.0, 1.0
+    found = linprog(cost, A_ub=a, b_ub=np.append(b_ub, np.zeros(k)), A_eq=one[None], b_eq=[1.0])
+    return float(found.fun)
+
+
+def wasserstein_program(center: Array, radius: float) -> tuple[Array, Array]:
+    """Rows ``A x <= b`` that say, for ``x = (q, |F_q - F_p|)``, that q is within the radius."""
+    k = len(center)
+    tail = np.tril(np.ones((k - 1, k)))
+    goal = tail @ center
+    none = np.zeros((1, k))
+    a = np.block([[tail, -np.eye(k - 1)], [-tail, -np.eye(k - 1)], [none, np.ones((1, k - 1))]])
+    return a, np.concatenate([goal, -goal, [min(radius, float(k))]])
 
 
 def expectation_bounds(rep: CredalSet, values: ArrayLike) -> tuple[Array, Array]:
@@ -235,6 +314,11 @@ def _least(rep: CredalSet, value: Array) -> Array:
             p[:, j] -= taken
             left = left - taken
         return np.asarray(p @ value)
+    if isinstance(rep, ScoreBall):
+        least = {
+            "kl": score_balls.kl_least, "inner": score_balls.inner_least, "wasserstein": score_balls.wasserstein_least
+        }  # fmt: skip
+        return least[rep.score](*_flat(rep), value)
     mode, rho = level_mode(rep.alpha.reshape(-1, k), rep.tau.reshape(-1))
     point = level_minimum(np.tile(value, (len(mode), 1)), mode, np.where(np.isinf(rho), 1e3, rho))
     return np.asarray(np.where(np.isinf(rho), value.min(), point @ value))

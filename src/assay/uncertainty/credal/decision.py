@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from assay.uncertainty.credal.bounds import CredalSet, expectation_bounds
+from assay.uncertainty.credal.bounds import CredalSet, expectation_bounds, wasserstein_program
 from assay.uncertainty.errors import NotSupported, UncertaintyError
-from assay.uncertainty.representations import Hull, Intervals, TVBall
+from assay.uncertainty.representations import Hull, Intervals, ScoreBall, TVBall
 
 
 def gamma_maximin(
@@ -50,7 +50,7 @@ def e_admissible(
     Raises
     ------
     NotSupported
-        For level sets, which no finite number of linear constraints describes.
+        For level sets and KL balls, which no finite number of linear constraints describes.
 
     Examples
     --------
@@ -58,7 +58,8 @@ def e_admissible(
     [[True, True, False]]
     """
     u = _utility(rep, utility, cost)
-    if not isinstance(rep, (Intervals, Hull, TVBall)):
+    polytope = isinstance(rep, (Intervals, Hull, TVBall)) or (isinstance(rep, ScoreBall) and rep.score != "kl")
+    if not polytope:
         raise NotSupported("e_admissible", type(rep).__name__, (), "it needs a polytope; take enclosing(rep)")
     rows = int(np.prod(rep.batch_shape, dtype=np.int64))
     out = np.array([[_best_somewhere(rep, i, u, a) for a in range(u.shape[1])] for i in range(rows)])
@@ -107,6 +108,20 @@ def _best_somewhere(rep: CredalSet, i: int, u: NDArray[np.float64], action: int)
             "A_eq": np.ones((1, k)),
             "b_eq": [1.0],
             "bounds": bounds,
+        }
+    elif isinstance(rep, ScoreBall):
+        c, r = rep.center.reshape(-1, k)[i], float(rep.radius.reshape(-1)[i])
+        if rep.score == "inner":
+            a, b = -c[None], np.array([min(r, 1.0) - 1])
+        else:
+            a, b = wasserstein_program(c, r)
+        m = a.shape[1]
+        problem = {
+            "A_ub": np.vstack([np.hstack([better, np.zeros((len(better), m - k))]), a]),
+            "b_ub": np.concatenate([np.zeros(len(better)), b]),
+            "A_eq": np.concatenate([np.ones(k), np.zeros(m - k)])[None],
+            "b_eq": [1.0],
+            "bounds": [(0, None)] * m,
         }
     else:
         assert isinstance(rep, TVBall)

@@ -29,6 +29,7 @@ from assay.uncertainty.representations import (
     NormalInverseGamma,
     Representation,
     Sample,
+    ScoreBall,
     SparseLogCategorical,
     TVBall,
     WithDensity,
@@ -154,7 +155,7 @@ def quantify(
         found = _dirichlet(rep, measure, chunk, samples, seed)
     elif isinstance(rep, GaussianLogits):
         found = _logits(rep, measure, chunk, samples, seed)
-    elif isinstance(rep, (Intervals, Hull, TVBall, LevelSet)):
+    elif isinstance(rep, (Intervals, Hull, TVBall, LevelSet, ScoreBall)):
         found = _credal(rep, measure, chunk, force)
     elif isinstance(rep, (Categorical, WithDensity)):
         found = _first_order(rep, measure)

@@ -15,7 +15,7 @@ from assay.uncertainty.errors import TargetShape
 from assay.uncertainty.measures import quantify
 from assay.uncertainty.measures.sample import shannon
 from assay.uncertainty.protocols.result import Array, Result, spearman
-from assay.uncertainty.representations import Hull, Intervals, LevelSet, Representation, Sample, TVBall
+from assay.uncertainty.representations import Hull, Intervals, LevelSet, Representation, Sample, ScoreBall, TVBall
 from assay.uncertainty.simplex import as_probabilities
 
 
@@ -62,14 +62,13 @@ def first_order(
     rows: dict[str, Array] = {"l1": np.abs(p - y).sum(1)}
     rows["tv"] = rows["l1"] / 2
     rows["kl"] = (y * (np.log(np.maximum(y, 1e-300)) - np.log(np.maximum(p, 1e-12)))).sum(1)
-    if isinstance(rep, (Intervals, TVBall, LevelSet)):
+    if isinstance(rep, (Intervals, TVBall, LevelSet, ScoreBall)):
         box = enclosing(rep)
-        if isinstance(rep, TVBall):
-            rows["coverage"] = (rows["tv"] <= rep.radius + 1e-12).astype(np.float64)
+        if isinstance(rep, Intervals):
+            inside = interval_coverage(box, y)
         else:
-            rows["coverage"] = (rep.covers(y) if isinstance(rep, LevelSet) else interval_coverage(box, y)).astype(
-                np.float64
-            )
+            inside = rows["tv"] <= rep.radius + 1e-12 if isinstance(rep, TVBall) else rep.covers(y)
+        rows["coverage"] = inside.astype(np.float64)
         rows["efficiency"] = 1 - (box.upper - box.lower).mean(1)
     elif isinstance(rep, (Hull, Sample)):
         hull = rep if isinstance(rep, Hull) else Hull(rep.probs)

@@ -17,7 +17,7 @@ from assay.uncertainty.representations.second_order import (
     Sample,
     WithDensity,
 )
-from assay.uncertainty.representations.sets import Hull, Intervals, IntervalSet, LabelSet, LevelSet, TVBall
+from assay.uncertainty.representations.sets import Hull, Intervals, IntervalSet, LabelSet, LevelSet, ScoreBall, TVBall
 
 __all__ = [
     "Bernoulli",
@@ -36,6 +36,7 @@ __all__ = [
     "NormalInverseGamma",
     "Representation",
     "Sample",
+    "ScoreBall",
     "SparseLogCategorical",
     "TVBall",
     "WithDensity",

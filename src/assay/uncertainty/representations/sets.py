@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+SCORES = ("kl", "inner", "wasserstein")
+
+
 class Intervals(Representation):
     """Probability intervals: all distributions with ``lower <= p <= upper``; arrays ``(..., K)``.
 
@@ -180,6 +183,69 @@ class LevelSet(Representation):
         with np.errstate(divide="ignore", invalid="ignore"):
             fall = np.where(power > 0, power * (np.log(mode) - np.log(y)), 0.0).sum(-1)
         return np.asarray(fall <= -np.log(self.tau) + 1e-9)
+
+
+class ScoreBall(Representation):
+    """All distributions whose score against ``center (..., K)`` is at most ``radius (...)``: a first-order conformal
+    set.
+
+    Parameters
+    ----------
+    center : array_like, (..., K)
+    radius : array_like, (...)
+        Infinity holds the whole simplex.
+    score : {"kl", "inner", "wasserstein"}
+        ``KL(q || center)``; ``1 - center . q``; Wasserstein-1 over ordered classes, in steps. (`TVBall` is the fourth.)
+
+    Raises
+    ------
+    EmptyCredalSet
+        If no distribution has so small a score (``inner`` only).
+
+    Examples
+    --------
+    >>> ScoreBall([[0.5, 0.3, 0.2]], 0.1, "wasserstein").covers([[0.45, 0.3, 0.25]]).tolist()
+    [True]
+    """
+
+    def __init__(self, center: ArrayLike, radius: ArrayLike, score: str) -> None:
+        if score not in SCORES:
+            raise UncertaintyError(f"score is one of {', '.join(SCORES)}, not {score!r}")
+        self.center = as_probabilities(center, what="center")
+        self.radius = np.broadcast_to(np.asarray(radius, dtype=np.float64), self.center.shape[:-1])
+        if np.isnan(self.radius).any() or (self.radius < 0).any():
+            raise UncertaintyError("radius is at least 0 and not NaN")
+        self.score = score
+        if score == "inner":
+            least = 1 - self.center.max(-1)
+            bad = self.radius < least - 1e-12
+            if bad.any():
+                at = tuple(int(i) for i in np.argwhere(bad)[0])
+                raise EmptyCredalSet(
+                    f"row {at[0] if len(at) == 1 else at} holds no distribution: its score is at least "
+                    f"{least[at]:.6g}, the radius {self.radius[at]:.6g}"
+                )
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape without the axis of classes."""
+        return self.center.shape[:-1]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return self.center.shape[-1]
+
+    def covers(self, q: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each set holds its distribution ``q (..., K)``."""
+        from assay.uncertainty.credal.score_balls import score_of
+
+        y = as_probabilities(q, what="distributions")
+        return np.asarray(score_of(self.score, self.center, y) <= self.radius + 1e-12)
+
+    def mean(self) -> NDArray[np.float64]:
+        """The prediction, which for ``inner`` need not lie in the set."""
+        return self.center
 
 
 class LabelSet(Representation):
