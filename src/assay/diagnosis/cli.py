@@ -317,7 +317,7 @@ def difficulty(
     right_from: RightFrom = None,
     format: Format = "csv",
 ) -> None:
-    """Whose difficulties agree with people: the models', the share of wrong answers, or a judge that saw only titles?"""
+    """Whose difficulties agree with people: those of models, the share of wrong answers, or a judge of titles?"""
     from assay.diagnosis.difficulty import compare_difficulty, difficulty_from_titles, read_ratings
     from assay.diagnosis.models import MODELS
 

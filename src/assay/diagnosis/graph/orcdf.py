@@ -178,8 +178,7 @@ class ORCDF(NeuralModel):
                 f"flip={self.flip}, keep={self.keep}, temperature={self.temperature}, layers={self.layers} are "
                 "out of range"
             )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with self._own_randomness():
             head = self._head(torch.as_tensor(self.q_, dtype=torch.float32))
             network = _Network(head, data.n_students, self.dim, self.layers).to(self.device)
             head.items["difficulty"].requires_grad_(False)  # replaced by the nodes

@@ -156,8 +156,7 @@ class RCD(NeuralModel):
         fit, valid = self._with_validation(data, valid)
         if self.layers < 1:
             raise DiagnosisError(f"layers={self.layers} must be at least 1")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with self._own_randomness():
             head = self._head(torch.as_tensor(self.q_, dtype=torch.float32))
             assert isinstance(head, KSCDHead)
             edges = self._edges(fit)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -111,10 +112,17 @@ class NeuralModel(DiagnosisModel):
             )
         return data.take(~held), data.take(held)
 
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Torch's generators are seeded inside and as before outside, that of the model's own GPU too."""
+        device = torch.device(self.device)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.seed)
+            yield
+
     def _fit(self, data: ResponseData, valid: ResponseData | None) -> None:
         fit, valid = self._with_validation(data, valid)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with self._own_randomness():
             q = torch.as_tensor(self.q_, dtype=torch.float32)
             head = self._head(q)
             states = head.initial_states(data.n_students)
@@ -291,8 +299,7 @@ class NeuralModel(DiagnosisModel):
         rows, first = new_item_rows(self, data)
         model = extended(self, data)
         old = self._network.state_dict()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with self._own_randomness():
             head = self._head(torch.as_tensor(model.q_, dtype=torch.float32)).to(self.device)
         state = head.state_dict()
         for name, value in old.items():

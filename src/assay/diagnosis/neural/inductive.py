@@ -132,8 +132,7 @@ class IDCDF(NeuralModel):
 
     def _fit(self, data: ResponseData, valid: ResponseData | None) -> None:
         fit, valid = self._with_validation(data, valid)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with self._own_randomness():
             head = self._head(torch.as_tensor(self.q_, dtype=torch.float32))
             assert isinstance(head, IDCDFHead)
             k = data.n_kcs
