@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.difftest.errors import NotComparable, ReplicaConflict, StepMismatch, TraceCorrupt, UnmappedName
+from assay.difftest.errors import (
+    NotComparable,
+    ReplicaConflict,
+    ShardSpecError,
+    StepMismatch,
+    TraceCorrupt,
+    UnmappedName,
+)
 from assay.difftest.metrics import Distance, block_errors, distance, eps_of
 from assay.difftest.names import Name
 from assay.difftest.routing import Flips, compare_choices
@@ -403,7 +410,10 @@ class _Comparison:
         if self.reference.level(name) != "full":
             return None, Merged(None)
         reference = self.reference.tensor(name)
-        return reference, merge(self.candidate.pieces(name), tuple(reference.shape))
+        try:
+            return reference, merge(self.candidate.pieces(name), tuple(reference.shape))
+        except ShardSpecError as error:
+            raise ShardSpecError(f"{name}: {error}; mend the specification that was given for it") from error
 
     def one(self, name: str, order: int) -> Verdict | None:
         """Verdict on one tensor; None where it is another name of one that was compared."""
@@ -544,9 +554,11 @@ class _Comparison:
             return Verdict(name, order, 0.0, 0.0, "exact", "wrong" if problems else "ok", problems=problems)
         logits_name = name.replace(f"/{n.slot}", "/logits") if n.phase == "mark" else ""
         flips = None
-        if logits_name and logits_name in self.candidate_names and logits_name in self.reference:
+        if logits_name and logits_name in self.candidate_names and logits_name in self.reference and reference.dtype == torch.int64:
             limit, _ = self.tolerance.of(logits_name)
-            flips = compare_choices(name, reference, candidate, self.reference.tensor(logits_name), limit)
+            logits = self.reference.tensor(logits_name)
+            if logits.ndim == reference.ndim and logits.shape[:-1] == reference.shape[:-1]:
+                flips = compare_choices(name, reference, candidate, logits, limit)
         share = float((reference != candidate).double().mean())
         if flips is not None and not flips.illegal:
             self.flips.append(flips)

@@ -256,6 +256,23 @@ def rule_accumulation(state: _Comparison, result: Result, v: Verdict, f: Finding
     return _set(f, "accumulation", COMPUTE, 0.9, text)
 
 
+def rule_loss(state: _Comparison, result: Result, v: Verdict, f: Finding) -> bool:
+    """Losses of the tokens are right, their mean is not."""
+    if f.phase != "loss":
+        return False
+    n = Name.parse(v.name)
+    same = [x for x in result.verdicts if (m := Name.parse(x.name)).step == n.step and m.microbatch == n.microbatch]
+    tokens = [x for x in same if Name.parse(x.name).phase == "out"]
+    if not tokens or any(x.status == "wrong" for x in tokens):
+        return False
+    f.evidence.append("the losses of the tokens are right, their mean is not")
+    # the gradient of the tokens' losses is the weight that each has
+    for x in [x for x in same if Name.parse(x.name).phase == "gout" and x.status == "wrong"][:1]:
+        if _by_rank_scale(state, x, f) or rule_scale(state, result, x, f):
+            return True
+    return _set(f, "scale", COMPUTE, 0.7, f"the loss is {v.scale:.5g} times the reference's")
+
+
 def rule_scale(state: _Comparison, result: Result, v: Verdict, f: Finding) -> bool:
     """The candidate is a multiple of the reference."""
     if not math.isfinite(v.scale) or v.norm == 0 or not math.isfinite(v.relative):
@@ -354,8 +371,7 @@ def rule_missing_sum(state: _Comparison, result: Result, v: Verdict, f: Finding)
     reference, _ = _both(state, v)
     if reference is None or not reference.is_floating_point():
         return False
-    pieces = state.pieces(v.name)
-    distinct = [p.tensor for p in pieces if p.tensor.shape == reference.shape]
+    distinct = [p.tensor for p in state.pieces(v.name) if p.tensor.shape == reference.shape and not p.spec.partial_axes]
     if len(distinct) < 2 or all(torch.equal(distinct[0], d) for d in distinct):
         return False
     gap = distance(reference.double(), torch.stack([d.double() for d in distinct]).sum(0)).relative
@@ -452,6 +468,6 @@ def _missing_partial(state: _Comparison, v: Verdict, f: Finding) -> bool:
 
 
 RULES: list[Rule] = [
-    rule_recompute, rule_layers, rule_region, rule_replica, rule_gnorm, rule_untied, rule_accumulation,
+    rule_recompute, rule_layers, rule_region, rule_replica, rule_loss, rule_gnorm, rule_untied, rule_accumulation,
     rule_permutation, rule_missing_sum, rule_scale, rule_mask, rule_rows, rule_weight_gradient, rule_rank,
 ]  # fmt: skip

@@ -142,7 +142,7 @@ class ShardSpec:
         ``s[cp:zigzag,sp]`` cuts dimension ``s`` over ``cp`` and what remains over ``sp``. Ways to cut:
         ``zigzag``, ``stripe=UNIT``, ``blocks=64/32/32``, ``sizes=3/5``, ``pad``, ``qkv=HEADSxGROUPS``,
         ``ids=0.2/1.3`` (experts of rank 0, of rank 1). ``{tp:sum,dp}`` holds partial axes, ``flat[dp]`` or
-        ``flat[128+64]`` flat ones, and ``*0.5`` a scale.
+        ``flat[128+64]`` flat ones, ``*0.5`` a scale, and ``...`` any number of further dimensions.
 
         Raises
         ------
@@ -158,6 +158,8 @@ class ShardSpec:
         for i, name in enumerate(names):
             cuts = [_cut_text(axis, p) for axis, p in self.placements if getattr(p, "dim", -1) == i]
             words.append(f"{name}[{','.join(cuts)}]" if cuts else name)
+        if not self.dims and words:
+            words.append("...")  # further dimensions, without names
         words += [f"flat[{axis}]" if p.numel < 0 else f"flat[{p.offset}+{p.numel}]" for axis, p in flat]
         partial = [f"{axis}:{p.op}" for axis, p in self.placements if isinstance(p, Partial)]
         if partial:
@@ -235,8 +237,11 @@ def _parsed(text: str) -> ShardSpec:
     placements: list[tuple[str, Placement]] = []
     dims: list[str] = []
     scale = 1.0
-    for word in re.findall(r"\{[^}]*\}|\*\s*[^\s]+|[^\s\[\]{}*]+(?:\[[^\]]*\])?|\S", text):
-        if word.startswith("{") and word.endswith("}"):
+    open_ended = False
+    for word in re.findall(r"\.\.\.|\{[^}]*\}|\*\s*[^\s]+|[^\s\[\]{}*]+(?:\[[^\]]*\])?|\S", text):
+        if word == "...":
+            open_ended = True
+        elif word.startswith("{") and word.endswith("}"):
             for item in filter(None, (w.strip() for w in word[1:-1].split(","))):
                 axis, _, op = item.partition(":")
                 placements.append((axis.strip(), Partial(op.strip() or "sum")))
@@ -263,7 +268,7 @@ def _parsed(text: str) -> ShardSpec:
     for axis in axes:
         if axes.count(axis) > 1:
             raise ShardSpecError(f"the axis {axis!r} stands twice in {text!r}; a mesh axis cuts one dimension")
-    return ShardSpec(tuple(placements), tuple(dims), scale)
+    return ShardSpec(tuple(placements), () if open_ended else tuple(dims), scale)
 
 
 def _cut(cut: str, dim: int, text: str) -> tuple[str, Placement]:
@@ -551,6 +556,11 @@ def merge(pieces: Sequence[Piece], shape: Sequence[int], *, present_axes: Iterab
     'no rank holds s 2..3'
     """
     shape = tuple(int(n) for n in shape)
+    copies = _copies(pieces, present_axes)
+    if len(copies) > 1:
+        each = [merge(part, shape, present_axes=()) for part in copies]
+        if all(m.tensor is not None and not any(p.kind == "missing region" for p in m.problems) for m in each):
+            return _agreed(each, copies)
     problems: list[Problem] = []
     regions: dict[tuple[Any, ...], dict[tuple[int, ...], list[Piece]]] = {}
     indices: dict[tuple[Any, ...], Index] = {}
@@ -584,6 +594,29 @@ def merge(pieces: Sequence[Piece], shape: Sequence[int], *, present_axes: Iterab
         index.put(whole, local)
     problems += _coverage(list(indices.values()), shape, pieces[0].spec)
     return Merged(whole, problems)
+
+
+def _copies(pieces: Sequence[Piece], axes: Iterable[str]) -> list[list[Piece]]:
+    """Pieces by stage, where stages hold copies (a tied weight) that may be cut in ways of their own."""
+    axes = tuple(axes)
+    if not pieces or any(a in p.spec.partial_axes or a in dict(p.spec.placements) for p in pieces for a in axes):
+        return [list(pieces)]
+    groups: dict[tuple[int, ...], list[Piece]] = {}
+    for p in pieces:
+        groups.setdefault(tuple(p.coords.get(a, (0, 1))[0] for a in axes), []).append(p)
+    return list(groups.values())
+
+
+def _agreed(each: Sequence[Merged], copies: Sequence[Sequence[Piece]]) -> Merged:
+    problems = [p for m in each for p in m.problems]
+    whole = [
+        Piece(part[0].rank, part[0].coords, m.tensor, ShardSpec()) for m, part in zip(each, copies) if m.tensor is not None
+    ]  # fmt: skip
+    conflict = _conflict(whole)
+    if conflict is not None:
+        ranks = tuple(sorted(p.rank for part in copies for p in part))
+        problems.append(Problem(conflict.kind, conflict.message, ranks, conflict.axes, conflict.max_abs, conflict.relative))
+    return Merged(each[0].tensor, problems)
 
 
 def _reduced(parts: dict[tuple[int, ...], list[Piece]], absent: set[str]) -> tuple[Tensor | None, list[Problem]]:

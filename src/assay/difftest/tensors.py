@@ -251,6 +251,7 @@ def coverage_batch(
     sizes: Sequence[int] = (1, 2, 4, 8),
     padding: int = 3,
     seed: int = 0,
+    text: Int[np.ndarray, "n"] | None = None,
 ) -> Batch:
     """A batch that reaches what silent bugs hide behind.
 
@@ -266,6 +267,8 @@ def coverage_batch(
     padding : int
         Padding of the last sequence of each micro-batch; the true length is then no multiple of anything.
     seed : int
+    text : int array, optional
+        Token ids of a text to take the sequences from (at random places); default: random ids.
 
     Examples
     --------
@@ -280,7 +283,11 @@ def coverage_batch(
     shape = (microbatches, batch, seq)
     total = math.prod(shape)
     rng = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), 0x7E57]))
-    tokens = rng.integers(0, vocab, total)
+    if text is None:
+        tokens = rng.integers(0, vocab, total)
+    else:
+        starts = rng.integers(0, len(text) - seq, microbatches * batch)
+        tokens = np.concatenate([text[s : s + seq] for s in starts])
     ends = np.array(boundary_ids(vocab, sizes))
     places = rng.permutation(total)[: min(len(ends), total)]
     tokens[places] = ends[: len(places)]
@@ -403,36 +410,6 @@ def coverage(
     if strict and holes:
         raise CoverageHole("; ".join(f"{k}: {v}" for k, v in holes.items()))
     return found
-
-
-def scatter_state(
-    state: Mapping[str, Tensor], model: nn.Module, specs: Mapping[str, ShardSpec | str], coords: Coords
-) -> None:
-    """Copy whole weights into a rank's shards.
-
-    Parameters
-    ----------
-    state : mapping
-        The reference's ``state_dict()``.
-    model : Module
-        Its parameters have the reference's names.
-    specs : mapping
-        Parameter -> specification; a parameter without one is replicated.
-    coords : mapping
-    """
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name not in state:
-                raise DiffTestError(f"the reference's state has no {name!r}")
-            spec = specs.get(name, ShardSpec())
-            spec = ShardSpec.parse(spec) if isinstance(spec, str) else spec
-            local = spec.cut(state[name], coords)
-            if tuple(local.shape) != tuple(parameter.shape):
-                raise DiffTestError(
-                    f"{name}: {spec} of {list(state[name].shape)} makes {list(local.shape)}, the parameter has "
-                    f"{list(parameter.shape)}"
-                )
-            parameter.copy_(local)
 
 
 def relative_error(reference: Float[Tensor, "..."], candidate: Float[Tensor, "..."]) -> float:

@@ -30,6 +30,9 @@ from assay.difftest.names import Name
 from assay.difftest.store import Entry, Trace, write_text
 
 FLOOR = 0.5
+# A single number does not average roundings as a tensor does: half an eps is less than the distance to its neighbour,
+# which a correct sum in another order may well give. Tensors of few elements have a floor of 2 eps.
+SCALAR_FLOOR, SCALAR = 2.0, 8
 KINDS = ("input", "rounding")
 
 
@@ -299,7 +302,8 @@ def estimate_tolerance(
     eps : float or "auto"
         Size of the noise; ``auto``: epsilon of the lowest floating type among the module outputs.
     safety : float
-        ``tau = max(safety * largest deviation, floor * eps of the tensor's type)``.
+        ``tau = max(safety * largest deviation, floor * eps of the tensor's type)``; for tensors of at most 8 elements
+        the floor is 2 eps.
     floor : float
     optimizer : Optimizer, optional
     base : Trace, optional
@@ -393,6 +397,7 @@ def _perturb(
     repeats: int, size: float, safety: float, floor: float, at: str | None, seed: int,
 ) -> None:  # fmt: skip
     moved: dict[str, float] = {}
+    lowest: dict[str, float] = {}
 
     def deviation(entry: Entry, tensor: Tensor) -> None:
         first = get(entry.name)
@@ -400,6 +405,7 @@ def _perturb(
             return
         gap = distance(first, tensor)
         value = gap.relative if gap.reference else 0.0
+        lowest[entry.name] = (SCALAR_FLOOR if tensor.numel() <= SCALAR else floor) * eps_of(entry.dtype)
         moved[entry.name] = max(moved.get(entry.name, 0.0), value)
         tolerance.absolute[entry.name] = max(tolerance.absolute.get(entry.name, 0.0), safety * gap.error)
 
@@ -408,7 +414,7 @@ def _perturb(
             with perturbation(model, kind, size, at=at, seed=seed * 1000 + 10 * k + len(kind)):
                 run(deviation)
     for name, value in moved.items():
-        tolerance.relative[name] = max(safety * value, floor * eps_of(dtypes.get(name, "float32")))
+        tolerance.relative[name] = max(safety * value, lowest[name])
         tolerance.reasons[name] = "perturb" if safety * value >= tolerance.relative[name] else "floor"
 
 

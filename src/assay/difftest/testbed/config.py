@@ -10,6 +10,7 @@ import torch
 
 from assay.difftest.errors import DiffTestError
 from assay.difftest.tensors import Batch, coverage_batch
+from assay.difftest.testbed.text import text_tokens
 
 DTYPES = ("fp32", "bf16", "fp8")
 
@@ -40,6 +41,8 @@ class Config:
         ``none``, ``layer``, or ``chunk`` (two layers at a time).
     unused : bool
         A parameter that gets no gradient.
+    text : bool
+        Tokens of real text (the help texts of Python), with the ids that coverage needs put in; else random ones.
     """
 
     vocab: int = 512
@@ -64,6 +67,7 @@ class Config:
     clip: float = 1.0
     unused: bool = False
     steps: int = 1
+    text: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -84,7 +88,7 @@ class Config:
 
     def data(self, step: int = 0) -> Batch:
         """The batch of a step."""
-        return _batch(self.vocab, self.seq, self.batch, self.microbatches, self.seed * 1000 + step)
+        return _batch(self.vocab, self.seq, self.batch, self.microbatches, self.seed * 1000 + step, self.text)
 
     def with_(self, **changes: Any) -> Config:
         """A copy with changes."""
@@ -96,8 +100,9 @@ class Config:
 
 
 @lru_cache(maxsize=8)
-def _batch(vocab: int, seq: int, batch: int, microbatches: int, seed: int) -> Batch:
-    return coverage_batch(vocab=vocab, seq=seq, batch=batch, microbatches=microbatches, seed=seed)
+def _batch(vocab: int, seq: int, batch: int, microbatches: int, seed: int, text: bool) -> Batch:
+    tokens = text_tokens(vocab) if text else None
+    return coverage_batch(vocab=vocab, seq=seq, batch=batch, microbatches=microbatches, seed=seed, text=tokens)
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,7 @@ class Router(nn.Module):
         mark("logits", logits)
         probs = torch.softmax(logits, -1)
         valid = (micro.document >= 0).to(x.device)
+        mark("valid", valid)
         chosen = (logits.detach() + self.expert_bias).topk(c.top_k, -1).indices
         chosen = micro.routing.get(f"{path}/{micro.step}/{micro.index}", chosen)
         mark("chosen", chosen, exact=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.difftest.collect import Tracer, trace
-from assay.difftest.names import Name
+from assay.difftest.names import Name, NameMap
 from assay.difftest.store import Trace
 from assay.difftest.testbed.bugs import BUGS, Switches
 from assay.difftest.testbed.config import Config, Layout
@@ -80,11 +80,7 @@ def run_candidate(
         return [trainer.step(step) for step in range(c.steps)]
     rank = torch.distributed.get_rank()
     specs = trainer.specs() if at.fsdp else [*trainer.stages.specs(), (r"^loss/", "{dp:sum,cp:sum}")]
-    names = None
-    if not at.fsdp:
-        from assay.difftest.names import NameMap
-
-        names = NameMap(trainer.stages.rules)
+    names = NameMap([("model", None)] if at.fsdp else trainer.stages.rules)
     mesh = {**at.coords(rank)}
     tracer: Tracer
     with trace(

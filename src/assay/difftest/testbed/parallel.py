@@ -310,6 +310,7 @@ class ParallelRouter(nn.Module):
             chosen = ShardSpec.parse(f"{token_spec} k").cut(replay, job.coords)
         mark("chosen", chosen, f"{token_spec} k", exact=True)
         valid = micro.valid(job, sequence_parallel=job.sp).to(x.device)
+        mark("valid", valid, token_spec)
         weights = probs.gather(-1, chosen) * valid.unsqueeze(-1)
         over = "tensors" if job.sp else "data"
         counts = torch.zeros(c.experts, device=x.device)

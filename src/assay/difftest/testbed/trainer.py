@@ -261,7 +261,9 @@ class Trainer:
     def _update(self, shards: list[Tensor], factor: float) -> None:
         gradients = {n: g * factor for n, g in self._gradients(shards).items()}
         if self.bugs.on(5) and self._unsynced is not None and self.groups.axis("pp")[0] > 0:
-            gradients["embedding.weight"] = self._own_gradient() * factor
+            own = self._own_gradient()
+            if own is not None:
+                gradients["embedding.weight"] = own * factor
         stale = {n: p.detach().clone() for n, p in self.parameters.items()} if self.bugs.on(7) else None
         updated = self.optimizer.step(gradients)
         with torch.no_grad():
@@ -272,17 +274,17 @@ class Trainer:
             for bucket in self.buckets:
                 self._gather(bucket, updated if stale is None else None)
 
-    def _own_gradient(self) -> Tensor:
-        """The head's own gradient, as its optimizer shard would see it without the other copy's."""
+    def _own_gradient(self) -> Tensor | None:
+        """The head's own gradient, as its optimizer shard (if any is here) would see it without the other copy's."""
         for bucket in self.buckets:
             if "embedding.weight" in bucket.parameters and self._unsynced is not None:
                 flat = bucket.buffer.clone()
                 start, stop = bucket.places["embedding.weight"]
                 flat[start:stop] = self._unsynced.reshape(-1)
                 reduced = self.groups.sum(flat, bucket.group)[slice(*bucket.shard)]
-                _, at, length = bucket.pieces()["embedding.weight"]
-                return reduced[at : at + length]
-        raise KeyError("embedding.weight")
+                piece = bucket.pieces().get("embedding.weight")
+                return reduced[piece[1] : piece[1] + piece[2]] if piece is not None else None
+        return None
 
     def _gather(self, bucket: Bucket, updated: dict[str, Tensor] | None) -> None:
         dtype = self.config.torch_dtype
@@ -383,7 +385,6 @@ class FsdpTrainer:
     def specs(self) -> list[tuple[str, str]]:
         """Activations are cut along the batch; parameters say it themselves."""
         return [
-            (r"^(in|out)/(embedding/0|loss/1)$", "b[dp] s"), (r"^in/embedding/0|^in/loss/1|^(out|gout)/loss/|rotary/2", "b[dp] s"),
-            (r"^(in|out|gin|gout)/.*(rotary/[01]|core/[012])", "b[dp] s n d"), (r"^(in|out|gin|gout)/embedding/", "b[dp] s h"),
-            (r"^loss/", "{dp:sum}"), (r"^(in|out|gin|gout)/", "b[dp] s h"),
+            (r"^in/embedding/0$|^in/loss/1$|^(out|gout)/loss/|^in/.*rotary/2", "b[dp] s"), (r"^(in|gin)/loss/0", "b[dp] s v"),
+            (r"^(in|out|gin|gout)/.*rotary/[01]|^(in|gin)/.*core/[012]", "b[dp] s n d"), (r"^loss/", "{dp:sum}"), (r"^(in|out|gin|gout)/", "b[dp] s h"),
         ]  # fmt: skip
