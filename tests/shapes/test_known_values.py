@@ -17,7 +17,8 @@ from assay.core.errors import DataError
 from assay.shapes import ReebTower, Skeleton, detect_shape, load, make_shape, score_skeleton
 from assay.shapes.archetypes import pcha, simplex_test
 from assay.shapes.kernel import alpha_decay_kernel, diffusion_map, nearest_neighbors, without_density
-from assay.shapes.metrics import gw_discrepancy, krippendorff_alpha, matching_f1
+from assay.shapes.labels import krippendorff_alpha
+from assay.shapes.metrics import gw_discrepancy, matching_f1
 from assay.shapes.persistence import extended_persistence
 from assay.shapes.reeb.points import diffusion_component, make_points
 from assay.shapes.reeb.slabs import level_graph, level_map, make_slabs

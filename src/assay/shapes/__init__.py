@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from assay.shapes.errors import (
+    ConfoundedSkeletonWarning,
     ConstantDataError,
     DisconnectedGraphWarning,
     DuplicateCellsWarning,
@@ -33,21 +34,25 @@ from assay.shapes.errors import (
 
 if TYPE_CHECKING:
     from assay.shapes.archetypes import pcha, simplex_test, t_ratio
-    from assay.shapes.classify import GroupedReport, ShapeClassifier, ShapeReport, detect_shape, judge
+    from assay.shapes.classify import GroupedReport, ShapeReport, detect_shape, judge, recommend
     from assay.shapes.data import DATASETS, load
     from assay.shapes.expression import changes_along, differs_between
-    from assay.shapes.metrics import score_labels, score_skeleton, skeleton_distance_matrix
+    from assay.shapes.labels import score_labels
+    from assay.shapes.metrics import score_skeleton, skeleton_distance_matrix
+    from assay.shapes.model import ShapeClassifier
     from assay.shapes.readers import load_scshapebench, read_cells
     from assay.shapes.reeb.tower import ReebTower
     from assay.shapes.skeleton import Skeleton
     from assay.shapes.synthetic import KINDS, LABELS, Shape, make_benchmark, make_shape
 
 _LAZY = {
-    **dict.fromkeys(("detect_shape", "judge", "ShapeReport", "GroupedReport", "ShapeClassifier"), "classify"),
+    **dict.fromkeys(("detect_shape", "judge", "recommend", "ShapeReport", "GroupedReport"), "classify"),
+    "ShapeClassifier": "model",
     "ReebTower": "reeb.tower",
     "Skeleton": "skeleton",
     **dict.fromkeys(("make_shape", "make_benchmark", "Shape", "KINDS", "LABELS"), "synthetic"),
-    **dict.fromkeys(("score_skeleton", "score_labels", "skeleton_distance_matrix"), "metrics"),
+    **dict.fromkeys(("score_skeleton", "skeleton_distance_matrix"), "metrics"),
+    "score_labels": "labels",
     **dict.fromkeys(("load_scshapebench", "read_cells"), "readers"),
     **dict.fromkeys(("load", "DATASETS"), "data"),
     **dict.fromkeys(("pcha", "simplex_test", "t_ratio"), "archetypes"),
@@ -58,6 +63,7 @@ __all__ = [
     "DATASETS",
     "KINDS",
     "LABELS",
+    "ConfoundedSkeletonWarning",
     "ConstantDataError",
     "DisconnectedGraphWarning",
     "DuplicateCellsWarning",
@@ -84,6 +90,7 @@ __all__ = [
     "make_shape",
     "pcha",
     "read_cells",
+    "recommend",
     "score_labels",
     "score_skeleton",
     "simplex_test",

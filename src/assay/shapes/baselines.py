@@ -242,11 +242,8 @@ def _found(ready: Prepared, vertices: NDArray[np.float64], edges: NDArray[np.int
     out_edge, out_t = np.full(len(cells), -1, dtype=np.int64), np.full(len(cells), np.nan)
     out_edge[inside], out_t[inside] = edge[cells[inside]], t[cells[inside]]
 
-    def back(Y: NDArray[Any]) -> NDArray[np.float32]:
-        return (ready.mean + (np.asarray(Y, dtype=np.float64) @ ready.axes.T) * ready.scale).astype(np.float32)
-
     return Found(
-        Skeleton(back(work.vertices), work.edges, work.length, None, None, [back(p) for p in work.paths]),
+        Skeleton(ready.back(work.vertices), work.edges, work.length, None, None, [ready.back(p) for p in work.paths]),
         out_edge,
         out_t,
     )

@@ -15,7 +15,8 @@ from assay.core.benchmark import Benchmark, Method, Metric, Task
 from assay.core.run import RunContext
 from assay.shapes.baselines import METHODS, Found
 from assay.shapes.data import DATASETS, load
-from assay.shapes.metrics import label_scores, score_skeleton
+from assay.shapes.labels import label_scores
+from assay.shapes.metrics import score_skeleton
 from assay.shapes.skeleton import Skeleton
 from assay.shapes.synthetic import KINDS, LABELS, cell_params, make_shape
 

@@ -28,7 +28,8 @@ def detect(
     groupby: Annotated[str | None, typer.Option(help="Column of obs: one verdict a group.")] = None,
     batch: Annotated[str | None, typer.Option(help="Column of obs: warn if the skeleton follows it.")] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Subsamples for the confidence.")] = 30,
-    stability: Annotated[bool, typer.Option(help="Also refit on changed settings.")] = False,
+    stability: Annotated[bool, typer.Option(help="Also refit on changed settings.")] = True,
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps neighbours and eigenpairs.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Threads of the neighbour search.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
@@ -49,6 +50,7 @@ def detect(
             n_bootstrap=bootstrap,
             n_jobs=jobs,
             random_state=seed,
+            cache=cache,
         )
     if isinstance(report, GroupedReport):
         for name, one in report.reports.items():
@@ -61,29 +63,38 @@ def detect(
         return
     typer.echo(report.summary())
     if html is not None:
-        import numpy as np
-
-        report.to_html(html, None if embedding is None else np.asarray(data.obsm[embedding]))
+        report.to_html(html, None if embedding is None else _embedding(data, embedding))
         typer.echo(f"page: {html}")
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        report.skeleton.save(out / "skeleton.npz")
-        report.skeleton.to_graphml(out / "skeleton.graphml")
-        network, percentages = report.skeleton.milestones(report.tower.edge_of_cell_, report.tower.t_)
-        network.to_csv(out / "milestone_network.csv", index=False)
-        percentages.to_csv(out / "milestone_percentages.csv", index=False)
-        (out / "scores.json").write_text(
-            json.dumps(
-                {
-                    "scores": report.scores,
-                    "labels": report.labels,
-                    "evidence": report.evidence,
-                    "warnings": report.warnings,
-                },
-                indent=1,
-            )
-        )
+        _write_folder(out, report, getattr(data, "obs_names", None))
         typer.echo(f"files: {out}")
+
+
+def _embedding(data: Any, name: str) -> Any:
+    import numpy as np
+
+    from assay.shapes.errors import UnknownRepresentationError
+
+    available = list(getattr(data, "obsm", {}).keys())
+    found = next((key for key in (name, f"X_{name}") if key in available), None)
+    if found is None:
+        raise UnknownRepresentationError(name, available)
+    return np.asarray(data.obsm[found])
+
+
+def _write_folder(out: Path, report: Any, names: Any) -> None:
+    from assay.shapes.files import written_whole
+
+    out.mkdir(parents=True, exist_ok=True)
+    report.skeleton.save(out / "skeleton.npz")
+    report.skeleton.to_graphml(out / "skeleton.graphml")
+    cells = None if names is None else [str(name) for name in names]
+    network, percentages = report.skeleton.milestones(report.tower.edge_of_cell_, report.tower.t_, cells)
+    for name, table in (("milestone_network", network), ("milestone_percentages", percentages)):
+        with written_whole(out / f"{name}.csv") as partial:
+            table.to_csv(partial, index=False)
+    with written_whole(out / "report.json") as partial:
+        partial.write_text(json.dumps(report.to_dict(), indent=1))
 
 
 @app.command()

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from assay.shapes.prepare import is_anndata
+from assay.shapes.prepare import column_of, is_anndata
 from assay.shapes.reeb.tower import ReebTower
 
 PERMUTATIONS = 99
@@ -68,6 +68,17 @@ def rank_association(
     return value, (1 + larger) / (1 + permutations)
 
 
+def batch_warning(tower: ReebTower, data: Any, batch: Any, *, random_state: int = 0) -> str | None:
+    """What to say when the regions of a skeleton (edges cut in thirds, components) follow a batch; else None."""
+    with np.errstate(invalid="ignore"):
+        third = np.clip(np.nan_to_num(tower.t_, nan=0.0) * 3, 0, 2).astype(int)
+    regions = (tower.component_ + 1) * 1_000_000 + (tower.edge_of_cell_ + 1) * 3 + third
+    value, p = batch_association(regions, column_of(data, batch), seed=random_state)
+    if value < LEAST_NMI or p > 0.01:
+        return None
+    return f"the skeleton follows the batch (NMI {value:.2f} with its regions, p = {p:.2f}); correct for the batch, or judge each batch alone"  # noqa: E501
+
+
 def confounding(
     tower: ReebTower,
     data: Any,
@@ -82,18 +93,11 @@ def confounding(
     technical column when its |Spearman| with the lens of a component of at least 20 % of the cells is at least 0.3 and
     p <= 0.01. NMI and correlation have no unit.
     """
-    from assay.shapes.classify import column_of
-
     out = []
-    with np.errstate(invalid="ignore"):
-        third = np.clip(np.nan_to_num(tower.t_, nan=0.0) * 3, 0, 2).astype(int)
-    regions = (tower.component_ + 1) * 1_000_000 + (tower.edge_of_cell_ + 1) * 3 + third
     if batch is not None:
-        value, p = batch_association(regions, column_of(data, batch), seed=random_state)
-        if value >= LEAST_NMI and p <= 0.01:
-            out.append(
-                f"the skeleton follows the batch (NMI {value:.2f} with its regions, p = {p:.2f}); correct for the batch, or judge each batch alone"  # noqa: E501
-            )
+        found = batch_warning(tower, data, batch, random_state=random_state)
+        if found is not None:
+            out.append(found)
     columns = dict(covariates or {})
     if is_anndata(data):
         columns = {**{name: data.obs[name] for name in TECHNICAL if name in data.obs}, **columns}

@@ -87,3 +87,7 @@ class DuplicateCellsWarning(UserWarning):
         super().__init__(
             f"{duplicates} of {n} cells repeat another cell exactly; they were collapsed to weighted cells"
         )
+
+
+class ConfoundedSkeletonWarning(UserWarning):
+    """The skeleton follows a batch or a technical column."""

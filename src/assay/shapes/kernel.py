@@ -202,6 +202,36 @@ class Diffusion:
         powers = np.sign(self.eigenvalues) ** (t or self.t) * np.abs(self.eigenvalues) ** (t or self.t)
         return self.vectors[:, 1:] * powers[1:]
 
+    def potential(
+        self, kernel: sparse.csr_array, weights: Float[np.ndarray, " n"] | None = None
+    ) -> Float[np.ndarray, "n q"]:
+        """Coordinates whose Euclidean distance is the potential distance of PHATE: between rows of -log(P^t + 1e-7).
+
+        Principal coordinates, as many as there are eigenpairs. P^t is dense: n^2 numbers (200 MB at 5000 points) and t
+        products of a sparse and a dense matrix.
+
+        Parameters
+        ----------
+        kernel : csr_array[n, n]
+            That of `diffusion_map`.
+        weights : float64[n], optional
+
+        Notes
+        -----
+        Moon et al. 2019 (PHATE), potential distance with gamma = 1.
+        """
+        n = kernel.shape[0]
+        w = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+        P = (sparse.diags_array(1.0 / (kernel @ w)) @ kernel @ sparse.diags_array(w)).tocsr()
+        power = np.eye(n)
+        for _ in range(self.t):
+            power = P @ power
+        U = -np.log(power + POTENTIAL_SHIFT)
+        U -= np.average(U, axis=0, weights=w)
+        k = min(len(self.eigenvalues), n - 1)
+        values, vectors = top_eigenpairs_of_gram(U, k)
+        return vectors * np.sqrt(np.maximum(values, 0.0))
+
     def multiscale(self) -> Float[np.ndarray, "n q"]:
         """Coordinates of the distance summed over all times, lambda / (1 - lambda) (Haghverdi et al. 2016)."""
         values = self.eigenvalues[1:]
@@ -284,6 +314,20 @@ def top_eigenpairs(
 
 
 POWER = 8
+POTENTIAL_SHIFT = 1e-7
+
+
+def top_eigenpairs_of_gram(U: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The k largest eigenpairs of U U^T, descending."""
+    gram = U @ U.T
+    n = len(gram)
+    if n <= max(300, 3 * k):
+        values, vectors = np.linalg.eigh(gram)
+        return values[::-1][:k].copy(), vectors[:, ::-1][:, :k].copy()
+    start = np.random.default_rng(0).normal(size=n)
+    values, vectors = eigsh(gram, k=k, which="LA", v0=start, tol=1e-8)
+    order = np.argsort(values)[::-1]
+    return values[order], vectors[:, order]
 
 
 def von_neumann_entropy(eigenvalues: Float[np.ndarray, " r"], t_max: int = 100) -> Float[np.ndarray, " times"]:

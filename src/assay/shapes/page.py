@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.shapes.files import written_whole
 from assay.shapes.plots import curves_on, flat_embedding
 from assay.shapes.skeleton import Skeleton, points_along
 
@@ -143,11 +144,12 @@ def write_skeleton(path: str | Path, skeleton: Skeleton, embedding: NDArray[Any]
 
 
 def _write(path: str | Path, body: str) -> None:
-    Path(path).write_text(
+    text = (
         "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>"
-        f"<title>Shape</title><style>{STYLE}</style></head><body><main>{body}</main><div id=tip></div><script>{SCRIPT}</script></body></html>",
-        encoding="utf-8",
+        f"<title>Shape</title><style>{STYLE}</style></head><body><main>{body}</main><div id=tip></div><script>{SCRIPT}</script></body></html>"
     )
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def _picture(skeleton: Skeleton, cells: NDArray[Any], flat: NDArray[Any], colors: dict[str, list[str]]) -> str:

@@ -22,6 +22,7 @@ from assay.shapes.errors import (
     DuplicateCellsWarning,
     NonFiniteInputError,
     RawCountsWarning,
+    ShapeError,
     TooFewCellsError,
     UnknownRepresentationError,
 )
@@ -49,6 +50,8 @@ class Prepared:
         Distinct cells on the axes of the input representation (positions of a skeleton are on these).
     singular_values : float64[min(n, d)]
     rank : int
+    above_threshold : int
+        Singular values above the Gavish-Donoho threshold, before it is clipped.
     scaled : bool
     representation : str
     notes : list of str
@@ -66,15 +69,39 @@ class Prepared:
     scaled: bool = False
     representation: str = "X"
     notes: list[str] = field(default_factory=list)
+    above_threshold: int = 0
 
     def project(self, features: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "m r"]:
         """Other cells of the same representation on the working axes."""
         return ((np.asarray(features, dtype=np.float64) - self.mean) / self.scale) @ self.axes
 
+    def back(self, X: Float[np.ndarray, "m r"]) -> Float[np.ndarray, "m d"]:
+        """Points of the working axes in the representation (float32)."""
+        return (self.mean + (np.asarray(X, dtype=np.float64) @ self.axes.T) * self.scale).astype(np.float32)
+
 
 def is_anndata(data: Any) -> bool:
     """Whether an object has the parts of AnnData that are used here."""
     return all(hasattr(data, name) for name in ("X", "obs", "obsm"))
+
+
+def column_of(data: Any, column: Any) -> NDArray[Any]:
+    """A column of ``obs`` by name, or an array of one value a cell.
+
+    Raises
+    ------
+    ShapeError
+    """
+    if isinstance(column, str):
+        if not is_anndata(data) or column not in data.obs:
+            raise ShapeError(f"there is no column {column!r} in obs; give its values as an array")
+        values = np.asarray(data.obs[column])
+    else:
+        values = np.asarray(column)
+    n = data.shape[0] if hasattr(data, "shape") else len(data)
+    if len(values) != n:
+        raise ShapeError(f"a column needs one value for each of the {n} cells, not {len(values)}")
+    return values
 
 
 def prepare(
@@ -145,7 +172,32 @@ def prepare(
         bool((scaling != 1).any()),
         representation,
         notes,
+        optimal_rank(singular, len(distinct), matrix.shape[1], 0, len(singular)),
     )
+
+
+def permutation_rank(features: NDArray[Any], permutations: int = 3, cells: int = 1000, random_state: int = 0) -> int:
+    """Parallel analysis: leading singular values above the largest of column-shuffled matrices.
+
+    For the report only: of principal components, whose columns are uncorrelated, it keeps none.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> line = rng.uniform(0, 10, (500, 1)) * np.ones((1, 30)) + rng.normal(size=(500, 30))
+    >>> permutation_rank(line)
+    1
+    """
+    rng = np.random.default_rng([random_state, 6])
+    sample = features if len(features) <= cells else features[np.sort(rng.choice(len(features), cells, replace=False))]
+    sample = np.asarray(sample, dtype=np.float64)
+    sample = sample - sample.mean(axis=0)
+    own = np.linalg.svd(sample, compute_uv=False)
+    largest = np.zeros_like(own)
+    for _ in range(permutations):
+        shuffled = np.stack([rng.permutation(column) for column in sample.T], axis=1)
+        largest = np.maximum(largest, np.linalg.svd(shuffled, compute_uv=False))
+    return int(np.argmin(np.append(own > largest, False)))
 
 
 def optimal_rank(singular_values: Float[np.ndarray, " s"], n: int, d: int, low: int = 3, high: int = 50) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +122,15 @@ def read_fcs(path: str | Path) -> tuple[NDArray[np.float64], list[str]]:
     raw = Path(path).read_bytes()
     if not raw.startswith(b"FCS3"):
         raise ShapeError(f"{path} is no FCS 3 file")
+    try:
+        return _read_fcs(path, raw)
+    except (KeyError, IndexError, ValueError) as error:
+        if isinstance(error, ShapeError):
+            raise
+        raise ShapeError(f"{path} is damaged: {type(error).__name__} {error} in its header or data") from error
+
+
+def _read_fcs(path: str | Path, raw: bytes) -> tuple[NDArray[np.float64], list[str]]:
     start, end = int(raw[10:18]), int(raw[18:26])
     text = raw[start : end + 1].decode("latin-1")
     mark = text[0]
@@ -143,8 +151,10 @@ def read_fcs(path: str | Path) -> tuple[NDArray[np.float64], list[str]]:
         code = f"{order}u{bits.pop() // 8}"
     else:
         raise ShapeError(f"{path} has data of type {kind!r}; F, D and I are read")
-    size = struct.calcsize("f") if kind == "F" else np.dtype(code).itemsize
-    table = np.frombuffer(raw, dtype=code, count=channels * events, offset=begin) if size else np.empty(0)
+    wanted = channels * events * np.dtype(code).itemsize
+    if channels < 1 or events < 0 or begin + wanted > len(raw):
+        raise ShapeError(f"{path} is cut off: {events} events of {channels} channels need {wanted} bytes from {begin}")
+    table = np.frombuffer(raw, dtype=code, count=channels * events, offset=begin)
     names = [keys.get(f"$P{i + 1}S") or keys[f"$P{i + 1}N"] for i in range(channels)]
     return table.reshape(events, channels).astype(np.float64), names
 

@@ -17,6 +17,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 from assay.shapes.errors import ShapeError
+from assay.shapes.files import written_whole
 
 if TYPE_CHECKING:
     import networkx
@@ -270,7 +271,8 @@ class Skeleton:
         """Write GraphML, which Cytoscape, Gephi and igraph read."""
         import networkx
 
-        networkx.write_graphml(self.to_networkx(), str(path))
+        with written_whole(path) as partial:
+            networkx.write_graphml(self.to_networkx(), str(partial))
 
     def milestones(
         self, edge_of_cell: NDArray[Any], t: NDArray[Any], cells: Sequence[str] | None = None
@@ -340,7 +342,8 @@ class Skeleton:
                 "members_indptr": self.members.indptr,
                 "members_shape": self.members.shape,
             }
-        np.savez_compressed(path, **content)
+        with written_whole(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **content)
 
     @classmethod
     def load(cls, path: str | Path) -> Skeleton:

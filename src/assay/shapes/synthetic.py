@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.shapes.errors import ShapeError, UnknownKindError
+from assay.shapes.files import written_whole
 from assay.shapes.skeleton import Skeleton, points_along
 
 VERSION = "1"
@@ -65,22 +66,23 @@ class Shape:
         s = self.skeleton
         offsets = np.cumsum([0, *(len(p) for p in s.paths)])
         content: dict[str, Any] = {} if self.counts is None else {"counts": self.counts}
-        np.savez_compressed(
-            path,
-            X=self.X,
-            vertices=s.vertices,
-            edges=s.edges.astype(np.int32),
-            edge_of_cell=self.edge_of_cell,
-            t=self.t,
-            vertex_of_cell=self.vertex_of_cell,
-            label=self.label,
-            path_offsets=offsets,
-            path_points=np.concatenate(s.paths).astype(np.float32)
+        arrays = {
+            "X": self.X,
+            "vertices": s.vertices,
+            "edges": s.edges.astype(np.int32),
+            "edge_of_cell": self.edge_of_cell,
+            "t": self.t,
+            "vertex_of_cell": self.vertex_of_cell,
+            "label": self.label,
+            "path_offsets": offsets,
+            "path_points": np.concatenate(s.paths).astype(np.float32)
             if s.paths
             else np.empty((0, s.vertices.shape[1]), np.float32),
-            **content,
-        )
-        path.with_suffix(".json").write_text(json.dumps(self.params, indent=1, sort_keys=True))
+        }
+        with written_whole(path.with_suffix(".json")) as partial:
+            partial.write_text(json.dumps(self.params, indent=1, sort_keys=True))
+        with written_whole(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **arrays, **content)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | Path) -> Shape:
@@ -500,10 +502,6 @@ def make_benchmark(out_dir: str | Path, grid: str = "bench-v1", resume: bool = T
     for i, params in enumerate(grid_cells(grid)):
         path = folder / f"{i:05d}_{params['kind']}_n{params['n']}_s{params['sigma']}_i{int(params['imbalance'])}.npz"
         if not (resume and path.is_file() and path.with_suffix(".json").is_file()):
-            partial = path.with_name(f".{path.name}")
-            made = make_shape(**params)
-            made.save(partial)
-            partial.with_suffix(".json").replace(path.with_suffix(".json"))
-            partial.replace(path)
+            make_shape(**params).save(path)
         files.append(path)
     return files

@@ -28,6 +28,7 @@ def confidences(
     n_levels: int,
     level: int | None,
     random_state: int,
+    distance: str = "diffusion",
 ) -> list[float]:
     """Share of subsamples in which each feature of a tower comes back.
 
@@ -46,7 +47,7 @@ def confidences(
         labels = connected_components(component.graph[inside][:, inside], directed=False)[1]
         inside = inside[labels == np.bincount(labels).argmax()]
         index = component.points[inside]
-        again = diffusion_component(points, index, n_components, t, random_state)
+        again = diffusion_component(points, index, n_components, t, random_state, distance=distance)
         lens = tower.lens[inside] if tower.lens_name == "user" else lens_values(again, tower.lens_name)
         other = build_tower(
             tower.lens_name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,6 +12,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial import cKDTree
 
+from assay.shapes.cache import BasisCache
 from assay.shapes.kernel import (
     BANDWIDTH_NEIGHBOR,
     Diffusion,
@@ -74,6 +76,7 @@ def make_points(
     n_jobs: int = 1,
     random_state: int = 0,
     neighbors: Neighbors | None = None,
+    cache: BasisCache | None = None,
 ) -> Points:
     """Neighbour graph, kernel without density, and, past 5000 cells, ``n_landmarks`` landmarks.
 
@@ -81,7 +84,7 @@ def make_points(
     between cells and C the indicator of the landmark of each cell, it is the row-normalised (K C)^T D^-1 (K C), which
     is symmetric.
     """
-    found = neighbors or nearest_neighbors(X, n_neighbors, n_jobs=n_jobs, random_state=random_state)
+    found = neighbors or _neighbors(X, n_neighbors, n_jobs, random_state, cache)
     raw = alpha_decay_kernel(found, decay=decay)
     stray = stray_cells(found)
     core = np.flatnonzero(~stray)
@@ -109,6 +112,23 @@ def make_points(
     if stray.any():
         extend = extend[nearest_core].tocsr()
     return Points(centres, mass, compressed, np.ones(m), links, found, point_of, stray, extend)
+
+
+def _neighbors(X: NDArray[np.float64], k: int, n_jobs: int, random_state: int, cache: BasisCache | None) -> Neighbors:
+    if cache is None:
+        return nearest_neighbors(X, k, n_jobs=n_jobs, random_state=random_state)
+
+    def make() -> dict[str, NDArray[Any]]:
+        found = nearest_neighbors(X, k, n_jobs=n_jobs, random_state=random_state)
+        return {
+            "indices": found.indices,
+            "distances": found.distances,
+            "method": np.array(found.method),
+            "recall": np.array(found.recall),
+        }
+
+    kept = cache.get(cache.key("neighbors", X, k, random_state), make)
+    return Neighbors(kept["indices"], kept["distances"], str(kept["method"]), float(kept["recall"]))
 
 
 def stray_cells(neighbors: Neighbors) -> NDArray[np.bool_]:
@@ -186,14 +206,36 @@ class Component:
 
 
 def diffusion_component(
-    points: Points, index: Int[np.ndarray, " c"], n_components: int, t: int | str, random_state: int
+    points: Points,
+    index: Int[np.ndarray, " c"],
+    n_components: int,
+    t: int | str,
+    random_state: int,
+    *,
+    distance: str = "diffusion",
+    cache: BasisCache | None = None,
 ) -> Component:
-    """Diffusion restricted to some points, and their graph with diffusion lengths."""
+    """Diffusion restricted to some points, and their graph with diffusion (or potential) lengths."""
     kernel = points.kernel[index][:, index].tocsr()
-    diffusion = diffusion_map(
-        kernel, n_components, weights=points.kernel_weights[index], t=t, random_state=random_state
-    )
-    coordinates = diffusion.coordinates()
+    weights = points.kernel_weights[index]
+
+    def make() -> dict[str, NDArray[Any]]:
+        found = diffusion_map(kernel, n_components, weights=weights, t=t, random_state=random_state)
+        return {
+            "eigenvalues": found.eigenvalues,
+            "vectors": found.vectors,
+            "stationary": found.stationary,
+            "entropy": found.entropy,
+            "t": np.array(found.t),
+        }
+
+    if cache is None:
+        kept = make()
+    else:
+        parts = (kernel.indptr, kernel.indices, kernel.data, weights, n_components, t, random_state)
+        kept = cache.get(cache.key("diffusion", *parts), make)
+    diffusion = Diffusion(kept["eigenvalues"], kept["vectors"], kept["stationary"], int(kept["t"]), kept["entropy"])
+    coordinates = diffusion.coordinates() if distance == "diffusion" else diffusion.potential(kernel, weights)
     edges = sparse.triu(points.adjacency[index][:, index], 1).tocoo()
     a, b = edges.coords
     lengths = np.maximum(np.linalg.norm(coordinates[a] - coordinates[b], axis=1), 1e-12)
@@ -202,7 +244,14 @@ def diffusion_component(
 
 
 def find_components(
-    points: Points, *, n_components: int, t: int | str, least_mass: float, random_state: int
+    points: Points,
+    *,
+    n_components: int,
+    t: int | str,
+    least_mass: float,
+    random_state: int,
+    distance: str = "diffusion",
+    cache: BasisCache | None = None,
 ) -> tuple[list[Component], int]:
     """Connected components, and inside each the near-disconnections; and how many components the graph itself has.
 
@@ -219,7 +268,7 @@ def find_components(
         index = waiting.pop()
         if points.weights[index].sum() < least_mass or len(index) < 3:
             continue
-        component = diffusion_component(points, index, n_components, t, random_state)
+        component = diffusion_component(points, index, n_components, t, random_state, distance=distance, cache=cache)
         sides = near_disconnection(points, component, total)
         if sides is None:
             found.append(component)

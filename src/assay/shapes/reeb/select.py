@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import sparse
 
+from assay.shapes.reeb.lifetimes import Lifetime, lifetimes
 from assay.shapes.reeb.simplify import Feature, ReebGraph
 from assay.shapes.reeb.slabs import LevelGraph, Slabs, level_graph, level_map, make_slabs
 
@@ -55,6 +56,10 @@ class Tower:
     features: list[Feature]
     score: float
     table: list[dict[str, float]] = field(default_factory=list)
+
+    def lifetimes(self) -> list[Lifetime]:
+        """Births and deaths of the nodes and edges of the levels; those of leaf arcs and loops are `features`."""
+        return lifetimes(self.levels, self.maps)
 
 
 def number_of_intervals(n: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,17 @@ from scipy import sparse
 from scipy.sparse.csgraph import dijkstra
 from scipy.spatial import cKDTree
 
-from assay.shapes.errors import DisconnectedGraphWarning, ShapeError
+from assay.shapes.cache import BasisCache
+from assay.shapes.errors import ConfoundedSkeletonWarning, DisconnectedGraphWarning, ShapeError
 from assay.shapes.kernel import Neighbors
-from assay.shapes.prepare import is_anndata, prepare
+from assay.shapes.prepare import Prepared, is_anndata, prepare
+from assay.shapes.reeb.assemble import build_skeleton, spread_to_cells
 from assay.shapes.reeb.bootstrap import confidences, drop_features
-from assay.shapes.reeb.embed import assign, embed_graph
+from assay.shapes.reeb.embed import assign
 from assay.shapes.reeb.lens import AUTO, lens_values
 from assay.shapes.reeb.null import null_floors, simulate_floors
-from assay.shapes.reeb.points import Component, find_components, make_points
+from assay.shapes.reeb.points import Component, Points, find_components, make_points
+from assay.shapes.reeb.pseudotime import pseudotime
 from assay.shapes.reeb.select import Tower, build_tower
 from assay.shapes.skeleton import Skeleton
 
@@ -38,10 +42,6 @@ PERSISTENCE = np.dtype(
     ]
 )
 CONFIDENT = 0.8
-# A path is no more than a blob, and becomes one vertex, where it explains little variance and diffusion is as slow
-# along it as across.
-EXPLAINED = 0.85
-SPECTRAL = 0.7  # (1 - lambda_2) / (1 - lambda_3): 1/4 for a long path, near 1 for a ball
 
 
 class ReebTower:
@@ -80,6 +80,11 @@ class ReebTower:
         Floors from the shipped table, or from Gaussian clouds with the data's own spectrum.
     level : int, optional
         Take this level of the tower (0 is the finest) instead of choosing one.
+    distance : {"diffusion", "potential"}
+        In which slabs are linked and lens lengths measured: D_t, or between rows of -log P^t as PHATE has it. The
+        shipped floors are for ``diffusion``.
+    cache : path, optional
+        Folder where neighbours and eigenpairs are kept, by a hash of the data and the settings that they depend on.
     n_jobs : int
         Threads of the neighbour search.
     random_state : int
@@ -104,8 +109,14 @@ class ReebTower:
         -1 where a component is one vertex.
     t_ : float64[n]
         Position on the edge.
+    stray_ : bool[n]
+        Cells that lie alone: no part of the tower, and assigned to the edge that is nearest.
     edge_weights_ : csr_array[n, E]
         Soft weights to up to three edges.
+    share_ : list of float
+        Of each component: share of the cells.
+    graph_parts_ : int
+        Connected components of the neighbour graph, however small.
     elongation_ : list of float
         Of each component: length of the skeleton over twice the root mean square distance of its cells to it.
     explained_ : list of float
@@ -121,6 +132,25 @@ class ReebTower:
     >>> tower.skeleton_.betti(), len(tower.skeleton_.leaves()), bool(tower.persistence_["confirmed"].all())
     ((1, 0), 3, True)
     """
+
+    prepared_: Prepared
+    points_: Points
+    components_: list[Component]
+    towers_: list[Tower]
+    lenses_: list[dict[str, Tower]]
+    persistence_: NDArray[Any]
+    skeleton_: Skeleton
+    working_skeleton_: Skeleton
+    component_: Int[np.ndarray, " n"]
+    edge_of_cell_: Int[np.ndarray, " n"]
+    t_: Float[np.ndarray, " n"]
+    lens_: Float[np.ndarray, " n"]
+    stray_: NDArray[np.bool_]
+    edge_weights_: sparse.csr_array
+    share_: list[float]
+    elongation_: list[float]
+    explained_: list[float]
+    spectral_: list[float]
 
     def __init__(
         self,
@@ -140,6 +170,8 @@ class ReebTower:
         rank: str | int = "auto",
         null: str = "table",
         level: int | None = None,
+        distance: str = "diffusion",
+        cache: str | Path | None = None,
         n_jobs: int = 2,
         random_state: int = 0,
     ) -> None:
@@ -159,10 +191,14 @@ class ReebTower:
         self.rank = rank
         self.null = null
         self.level = level
+        self.distance = distance
+        self.cache = cache
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, data: Any, *, use_rep: str | None = None, neighbors: Neighbors | None = None) -> ReebTower:
+    def fit(
+        self, data: Any, *, use_rep: str | None = None, batch: Any = None, neighbors: Neighbors | None = None
+    ) -> ReebTower:
         """Find the skeleton.
 
         Parameters
@@ -170,6 +206,9 @@ class ReebTower:
         data : array[n, d], sparse matrix or AnnData
         use_rep : str, optional
             Entry of ``obsm``, or ``"X"``.
+        batch : str or array[n], optional
+            Column of ``obs``, or a value a cell. The fit does not use it; a `ConfoundedSkeletonWarning` says when the
+            skeleton follows it.
         neighbors : Neighbors, optional
             Of the distinct cells on the working axes, if they are known already.
 
@@ -181,6 +220,9 @@ class ReebTower:
             raise ShapeError(f"overlap must be at least 0 and below 1, not {self.overlap}")
         if self.null not in ("table", "data"):
             raise ShapeError(f"null must be 'table' or 'data', not {self.null!r}")
+        if self.distance not in ("diffusion", "potential"):
+            raise ShapeError(f"distance must be 'diffusion' or 'potential', not {self.distance!r}")
+        cache = None if self.cache is None else BasisCache(self.cache)
         self.prepared_ = ready = prepare(data, use_rep=use_rep, scale=self.scale, rank=self.rank)
         self._data = data if is_anndata(data) else None
         self.points_ = points = make_points(
@@ -192,28 +234,38 @@ class ReebTower:
             n_jobs=self.n_jobs,
             random_state=self.random_state,
             neighbors=neighbors,
+            cache=cache,
         )
         total = float(ready.weights.sum())
         repeats = total / len(ready.weights)
         self.least_mass_ = max(5.0 * repeats, self.min_mass * total) if self.min_mass > 0 else 0.0
-        self.components_, graph_parts = find_components(
+        self.components_, self.graph_parts_ = find_components(
             points,
             n_components=self.n_components,
             t=self.t,
             least_mass=max(self.least_mass_, 10.0),
             random_state=self.random_state,
+            distance=self.distance,
+            cache=cache,
         )
         if not self.components_:
             raise ShapeError("no part of the neighbour graph has as many as 10 cells; raise n_neighbors")
-        if len(self.components_) > 1 or graph_parts > 1:
-            sizes = [round(float(c.weights.sum())) for c in self.components_]
-            if len(sizes) > 1:
-                warnings.warn(DisconnectedGraphWarning(sizes), stacklevel=2)
         self.lenses_ = [self._towers(c) for c in self.components_]
         self.towers_ = [max(lenses.values(), key=lambda tower: tower.score) for lenses in self.lenses_]
         self._confirm()
-        self._build_skeleton()
+        build_skeleton(self)
+        if len(self.components_) > 1:
+            warnings.warn(DisconnectedGraphWarning([round(s * total) for s in self.share_]), stacklevel=2)
+        if batch is not None:
+            self._warn_of_batch(data, batch)
         return self
+
+    def _warn_of_batch(self, data: Any, batch: Any) -> None:
+        from assay.shapes.confounders import batch_warning
+
+        found = batch_warning(self, data, batch, random_state=self.random_state)
+        if found is not None:
+            warnings.warn(ConfoundedSkeletonWarning(found), stacklevel=3)
 
     @property
     def tower_(self) -> list[Any]:
@@ -301,6 +353,7 @@ class ReebTower:
                     n_levels=self.n_levels,
                     level=self.level,
                     random_state=self.random_state,
+                    distance=self.distance,
                 )
                 for feature, confidence in zip(tower.features, found, strict=True):
                     feature.confidence = confidence
@@ -327,110 +380,6 @@ class ReebTower:
                 drop_features(tower, leaf, loop)
         self.persistence_ = np.array(rows, dtype=PERSISTENCE)
 
-    def _build_skeleton(self) -> None:
-        ready, points = self.prepared_, self.points_
-        n = len(ready.X)
-        component_of_point = np.full(len(points), -1, dtype=np.int64)
-        for number, component in enumerate(self.components_):
-            component_of_point[component.points] = number
-        component = component_of_point[points.point_of]
-        edge, t = np.full(n, -1, dtype=np.int64), np.full(n, np.nan)
-        soft: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
-        vertices, edges, paths, widths, confidences_, offset = [], [], [], [], [], 0
-        self.elongation_: list[float] = []
-        self.explained_: list[float] = []
-        self.spectral_: list[float] = []
-        vertex_mass: list[float] = []
-        lens, total = np.full(n, np.nan), float(ready.weights.sum())
-        for number, (part, tower) in enumerate(zip(self.components_, self.towers_, strict=True)):
-            cells = np.flatnonzero(component == number)
-            values = np.full(len(points), np.nan)
-            values[part.points] = tower.lens
-            lens[cells] = values[points.point_of[cells]]
-            embedded = embed_graph(tower.graph, points.X[part.points], len(tower.slabs.members))
-            piece = Skeleton(embedded.positions, embedded.edges).simplify()
-            piece.vertices = piece.vertices.astype(np.float64)
-            own, where, distance, three, weights = assign(ready.X[cells], piece)
-            w = ready.weights[cells]
-            width = float(np.sqrt(np.average(distance**2, weights=w)))
-            length = float(piece.length.sum()) if len(piece.edges) else 0.0  # type: ignore[union-attr]
-            self.elongation_.append(length / max(2 * width, 1e-12))
-            centre = np.average(ready.X[cells], axis=0, weights=w)
-            spread = float(np.average(((ready.X[cells] - centre) ** 2).sum(axis=1), weights=w))
-            self.explained_.append(1 - width**2 / max(spread, 1e-300))
-            values = part.diffusion.eigenvalues
-            self.spectral_.append(float((1 - values[1]) / max(1 - values[2], 1e-15)) if len(values) > 2 else 1.0)
-            blob = self.explained_[-1] < EXPLAINED and self.spectral_[-1] > SPECTRAL
-            if blob and self.level is None:
-                self.persistence_["confirmed"][self.persistence_["component"] == number] = False
-                vertices.append(centre[None])
-                vertex_mass.append(float(w.sum()) / total)
-                offset += 1
-                continue
-            vertices.append(piece.vertices)
-            edges.append(piece.edges + offset)
-            first = sum(len(e) for e in edges[:-1])
-            offset += len(piece.vertices)
-            vertex_mass += [0.0] * len(piece.vertices)
-            paths += [np.asarray(p, dtype=np.float64) for p in piece.paths]
-            edge[cells], t[cells] = own + first, where
-            keep = three >= 0
-            soft.append((np.repeat(cells, 3)[keep.ravel()], (three + first)[keep], weights[keep]))
-            for e in range(len(piece.edges)):
-                mine = own == e
-                widths.append(float(np.sqrt(np.average(distance[mine] ** 2, weights=w[mine]))) if mine.any() else 0.0)
-                confidences_.append(_edge_confidence(tower, points.point_of[cells[mine]], part))
-        count = len(paths)
-        mass = np.bincount(edge[edge >= 0], ready.weights[edge >= 0], minlength=count) / total
-        cells_of_row = ready.cell_of
-        inside = cells_of_row >= 0
-        self.component_ = _spread(component, cells_of_row, -1)
-        self.edge_of_cell_ = _spread(edge, cells_of_row, -1)
-        self.t_ = _spread(t, cells_of_row, np.nan)
-        self.lens_ = _spread(lens, cells_of_row, np.nan)
-        by_row = (
-            sparse.csr_array(
-                (
-                    np.concatenate([s[2] for s in soft]),
-                    (np.concatenate([s[0] for s in soft]), np.concatenate([s[1] for s in soft])),
-                ),
-                shape=(n, count),
-            )
-            if soft
-            else sparse.csr_array((n, count))
-        )
-        gather = sparse.csr_array(
-            (np.ones(int(inside.sum())), (np.flatnonzero(inside), cells_of_row[inside])), shape=(len(cells_of_row), n)
-        )
-        self.edge_weights_ = (gather @ by_row).tocsr()
-        self.working_skeleton_ = Skeleton(
-            np.concatenate(vertices),
-            np.concatenate(edges) if edges else np.empty((0, 2), dtype=np.int64),
-            None,
-            mass,
-            None,
-            paths,
-            np.array(widths),
-            np.array(confidences_),
-            np.array(vertex_mass),
-        )
-
-        def back(Y: NDArray[Any]) -> NDArray[np.float32]:
-            return (ready.mean + (np.asarray(Y, dtype=np.float64) @ ready.axes.T) * ready.scale).astype(np.float32)
-
-        work = self.working_skeleton_
-        self.skeleton_ = Skeleton(
-            back(np.concatenate(vertices)),
-            work.edges,
-            work.length,
-            mass,
-            self.edge_weights_.T.tocsr(),
-            [back(p) for p in paths],
-            work.width,
-            work.confidence,
-            work.vertex_mass,
-        )
-
     @property
     def diffusion_coords_(self) -> Float[np.ndarray, "n r"]:
         """Diffusion coordinates of every cell in its component."""
@@ -455,7 +404,7 @@ class ReebTower:
                 mass = np.asarray(weights.sum(axis=1)).ravel()
                 rows[cells, : values.shape[1]] = (weights @ values) / np.maximum(mass, 1e-12)[:, None]
             rows[cells, values.shape[1] :] = 0.0
-        return _spread(rows, self.prepared_.cell_of, np.nan)
+        return spread_to_cells(rows, self.prepared_.cell_of, np.nan)
 
     def pseudotime_(
         self, root: Any = None, *, key: str | None = None, kind: str = "diffusion"
@@ -481,63 +430,7 @@ class ReebTower:
         ShapeError
             If the root is in no component, or the column or value does not exist.
         """
-        multiscale = self._cell_coordinates([c.diffusion.multiscale() for c in self.components_])
-        cell = self._root(root, key, multiscale)
-        component = self.component_[cell]
-        if component < 0:
-            raise ShapeError(f"cell {cell} was left out of every component and cannot be the root")
-        inside = self.component_ == component
-        if kind == "diffusion":
-            return np.where(inside, np.linalg.norm(multiscale - multiscale[cell], axis=1), np.nan)
-        if kind != "skeleton":
-            raise ShapeError(f"kind of pseudotime must be 'diffusion' or 'skeleton', not {kind!r}")
-        return np.where(inside, self._along_edges(cell), np.nan)
-
-    def _root(self, root: Any, key: str | None, coordinates: NDArray[np.float64]) -> int:
-        if key is not None:
-            if self._data is None or key not in self._data.obs:
-                raise ShapeError(f"there is no column {key!r} in obs")
-            chosen = np.flatnonzero(np.asarray(self._data.obs[key].astype(str)) == str(root))
-            if not len(chosen):
-                raise ShapeError(f"no cell has {root!r} in obs column {key!r}")
-        elif root is None:
-            part = self.components_[0]
-            from assay.shapes.reeb.lens import extremal_point
-
-            point = part.points[extremal_point(part)]
-            row = int(np.flatnonzero(self.points_.point_of == point)[0])
-            return int(np.flatnonzero(self.prepared_.cell_of == row)[0])
-        else:
-            values = np.atleast_1d(np.asarray(root))
-            chosen = np.flatnonzero(values) if values.dtype == bool else values.astype(np.int64)
-            if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self.component_)):
-                raise ShapeError(f"the root must be one of the cells 0 to {len(self.component_) - 1}")
-        chosen = chosen[self.component_[chosen] >= 0]
-        if not len(chosen):
-            raise ShapeError("none of the root cells is in a component")
-        main = np.bincount(self.component_[chosen]).argmax()
-        chosen = chosen[self.component_[chosen] == main]
-        spread = coordinates[chosen] - coordinates[chosen].mean(axis=0)
-        return int(chosen[np.argmin((spread**2).sum(axis=1))])
-
-    def _along_edges(self, cell: int) -> NDArray[np.float64]:
-        skeleton = self.working_skeleton_
-        lengths = skeleton.length
-        assert lengths is not None
-        e, t = self.edge_of_cell_, self.t_
-        if e[cell] < 0:
-            return np.where(e < 0, 0.0, np.nan)
-        a, b = skeleton.edges[e].T
-        between = skeleton.geodesic()
-        own, at = skeleton.edges[e[cell]], np.array([t[cell], 1 - t[cell]]) * lengths[e[cell]]
-        from_ends = np.minimum(at[0] + between[own[0]], at[1] + between[own[1]])
-        out = np.full(len(e), np.nan)
-        on = e >= 0
-        length = lengths[e[on]]
-        out[on] = np.minimum(from_ends[a[on]] + t[on] * length, from_ends[b[on]] + (1 - t[on]) * length)
-        same = on & (e == e[cell])
-        out[same] = np.minimum(out[same], np.abs(t[same] - t[cell]) * lengths[e[cell]])
-        return out
+        return pseudotime(self, root, key, kind)
 
     def transform(
         self, data: Any, *, use_rep: str | None = None
@@ -616,21 +509,3 @@ class ReebTower:
         part = self.components_[max(int(self.component_[cell]), 0)]
         point = self.points_.point_of[self.prepared_.cell_of[cell]]
         return dijkstra(part.graph, directed=False, indices=int(np.flatnonzero(part.points == point)[0]))
-
-
-def _spread(rows: NDArray[Any], cell_of: NDArray[np.int64], missing: float) -> NDArray[Any]:
-    out = rows[np.maximum(cell_of, 0)].copy()
-    out[cell_of < 0] = missing
-    return out
-
-
-def _edge_confidence(tower: Tower, points: NDArray[np.int64], part: Component) -> float:
-    """Confidence of the feature that shares most points with an edge; that of all features where none does."""
-    if not tower.features:
-        return 1.0
-    place = {int(p): i for i, p in enumerate(part.points)}
-    own = np.array([place[int(p)] for p in np.unique(points)], dtype=np.int64)
-    shared = [len(np.intersect1d(own, f.points)) / max(len(f.points), 1) for f in tower.features]
-    if max(shared) < 0.3:
-        return float(min(f.confidence for f in tower.features))
-    return float(tower.features[int(np.argmax(shared))].confidence)
