@@ -42,6 +42,13 @@ Lines = Iterator[tuple[str, list[CellRef]]]
 
 def dense_lines(task: Task) -> Lines:
     """Lines of all sheets and the cells that each shows, the nearest first."""
+    for sheet, source, i in dense_rects(task):
+        prefix = "" if sheet.name == task.cell.sheet else quote_sheet(sheet.name) + "!"
+        yield rect_line(sheet, source, i, task.cell, prefix)
+
+
+def dense_rects(task: Task) -> Iterator[tuple[Sheet, Rects, int]]:
+    """Rectangles of all sheets, the nearest first: the sheet, its rectangles, the number of the one."""
     book = task.view
     cell = task.cell
     sheet = book.sheet(cell.sheet)
@@ -61,8 +68,7 @@ def dense_lines(task: Task) -> Lines:
     parts = sorted(near + others, key=lambda p: p[0]) if others else near
     for _, name, i in parts:
         here = book.sheets[name]
-        source = sheet_map(here, book).rects
-        yield rect_line(here, source, i, cell, "" if name == sheet.name else quote_sheet(name) + "!")
+        yield here, sheet_map(here, book).rects, i
 
 
 def _distance(sheet: Sheet, rects: Rects, found: Any, cell: CellRef) -> Any:
