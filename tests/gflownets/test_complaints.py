@@ -30,7 +30,8 @@ from assay.gflownets import (
 )
 from assay.gflownets.envs import Environment, ObsSpec
 from assay.gflownets.errors import DeadEnd, GFlowNetError, MaskMismatch
-from assay.gflownets.rollout import Needs, backward, evaluate, forward, live_rows, row_sizes
+from assay.gflownets.rollout import Needs, backward, evaluate, forward, rows_of
+from assay.gflownets.rows import row_sizes
 
 
 def test_torchgfn_377_the_loss_runs_the_network_on_live_states_only_and_once():
@@ -40,26 +41,59 @@ def test_torchgfn_377_the_loss_runs_the_network_on_live_states_only_and_once():
     state = trainer.init(0)
     net = trainer.model(state).net
     traj = jax.jit(lambda key: forward(env, net, key, 16))(jax.random.key(0))
-    _, count = live_rows(traj, False)
-    assert int(count) == int(traj.lengths.sum())
+    rows = jax.jit(lambda traj: rows_of(env, net, traj, False))(traj)
+    needed = int(rows.needed)
+    assert needed == int(traj.lengths.sum())
     sizes = row_sizes(env, 16, terminal=False)
-    assert min(s for s in sizes if s >= int(count)) <= max(2 * int(count), 16)
+    assert min(s for s in sizes if s >= needed) <= max(2 * needed, 16)
 
-    def flops(rows):
-        run = jax.jit(
-            lambda p: evaluate(env, trainer.model(state._replace(params=p)).net, traj, Needs(), "learned", rows).log_pf
+    def run(n):
+        return jax.jit(
+            lambda p: (
+                evaluate(env, trainer.model(state._replace(params=p)).net, traj, Needs(), "learned", rows, n).log_pf
+            )
         )
-        return run.lower(state.params).compile().cost_analysis()["flops"]
+
+    def flops(n):
+        return run(n).lower(state.params).compile().cost_analysis()["flops"]
 
     assert flops(sizes[0]) < 0.35 * flops(sizes[-1])
     per_row = 2 * sum(x.size for x in jax.tree.leaves(state.params) if x.ndim == 2)
     assert flops(sizes[-1]) < 1.6 * per_row * sizes[-1], "the network is evaluated more than once"
-    # buckets change the cost, never the value
-    values = [
-        float(trainer.loss(state.params, None, env, traj, rows))
-        for rows in (None, *[s for s in sizes if s >= int(count)])
-    ]
-    np.testing.assert_allclose(values, values[0], rtol=1e-5)
+    # sizes change the cost, never the value
+    whole = evaluate(env, net, traj, Needs(), "learned").log_pf
+    for n in (s for s in sizes if s >= needed):
+        np.testing.assert_allclose(np.asarray(run(n)(state.params)), np.asarray(whole), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [Hypergrid(2, 5), Sequence("AB", 4, lambda t: 1.0 * t[0], "any_order"), PerfectTree(np.arange(8) * 0.1)],
+    ids=lambda env: type(env).__name__,
+)
+def test_torchgfn_377_large_batches_see_each_state_once(env):
+    """512 trajectories through a few states: as many rows as states, and the loss and gradient of all rows."""
+    trainer = Trainer(env, "tb", "mlp", Config(batch=512, backward="learned", net={"hidden": 16}))
+    state = trainer.init(0)
+    net = trainer.model(state).net
+    traj = jax.jit(lambda key: forward(env, net, key, 512))(jax.random.key(1))
+    terminal = env.stop_action is None
+    rows = jax.jit(lambda traj: rows_of(env, net, traj, terminal))(traj)
+    graph = StateGraph(env)
+    met = set()
+    for b in range(512):
+        path = graph.number(jax.tree.map(lambda leaf, b=b: leaf[:, b], traj.states))
+        met |= set(path[: int(traj.lengths[b]) + terminal].tolist())
+    assert int(rows.needed) == len(met)
+
+    @jax.jit
+    def both(params):
+        few = trainer.loss_and_gradient(params, None, env, traj)
+        return few, jax.value_and_grad(lambda p: trainer.loss(p, None, env, traj))(params)
+
+    few, all_ = both(state.params)
+    for a, b in zip(jax.tree.leaves(few), jax.tree.leaves(all_), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.slow

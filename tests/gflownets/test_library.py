@@ -31,7 +31,16 @@ from assay.gflownets import (
 )
 from assay.gflownets.nets import make_net
 from assay.gflownets.phylogeny import greedy_parsimony, read_alignment, robinson_foulds
-from assay.gflownets.rollout import Needs, back_and_forth, draw, evaluate, forward, masked_log_softmax, uniforms
+from assay.gflownets.rollout import (
+    Needs,
+    back_and_forth,
+    draw,
+    evaluate,
+    forward,
+    masked_log_softmax,
+    rows_of,
+    uniforms,
+)
 
 SMALL = {"hidden": 16}
 
@@ -491,10 +500,15 @@ def test_evaluations_of_compacted_rows_are_the_full_ones():
     env = Hypergrid(2, 6)
     trainer = Trainer(env, config=Config(backward="learned", net=SMALL))
     net = trainer.model(trainer.init(0)).net
-    traj = jax.jit(lambda key: forward(env, net, key, 8))(jax.random.key(2))
-    live = int(traj.lengths.sum())
     needs = Needs(log_flow=True, q=True, log_stop=True, potential=True)
-    run = jax.jit(lambda traj, rows: evaluate(env, net, traj, needs, "learned", rows), static_argnums=1)
-    full, small = run(traj, None), run(traj, live)
+
+    @jax.jit
+    def run(key):
+        traj = forward(env, net, key, 8)
+        rows = rows_of(env, net, traj, False)
+        return evaluate(env, net, traj, needs, "learned"), evaluate(env, net, traj, needs, "learned", rows, 48), rows
+
+    full, small, rows = run(jax.random.key(2))
+    assert int(rows.needed) <= 48 < 11 * 8
     for a, b in zip(full[:-1], small[:-1], strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-5)

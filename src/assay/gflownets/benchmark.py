@@ -264,7 +264,7 @@ def _figures(gfn: Any, space: SpaceTask, modes: float | None, speed: float) -> d
         "mean_log_reward": float(p @ graph.log_r),
         "best_log_reward": nan,
         "distinct": nan,
-        "modes": nan if uniform else float(modes),
+        "modes": nan if modes is None else modes,
         "updates_per_second": speed,
     }
 

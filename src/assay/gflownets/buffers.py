@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from assay.gflownets.envs.base import Environment, State
 from assay.gflownets.errors import GFlowNetError
-from assay.gflownets.rollout import Trajectories, _any, _select, _start
+from assay.gflownets.rollout import Trajectories, _select, _start
+from assay.gflownets.rows import any_of
 
 KINDS = ("uniform", "prioritised", "diverse", "terminal")
 
@@ -162,7 +163,7 @@ def retrace(
     states = jax.tree.map(lambda leaf: jnp.zeros((T + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), state)
 
     def going(carry: Any) -> Array:
-        return (carry[0] < T) & _any(carry[0] < lengths)
+        return (carry[0] < T) & any_of(carry[0] < lengths)
 
     def body(carry: Any) -> Any:
         t, state, states, backs = carry

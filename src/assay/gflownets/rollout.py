@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
 
 from assay.gflownets.envs.base import Environment, State
+from assay.gflownets.rows import Rows, any_of, distinct_pays, distinct_rows, live_rows, step_sizes
 
 
 class Trajectories(NamedTuple):
@@ -91,27 +91,6 @@ class Needs(NamedTuple):
     q: bool = False
     log_stop: bool = False
     potential: bool = False
-
-
-@custom_vmap
-def _any(flags: Bool[Array, " B"]) -> Bool[Array, ""]:
-    return flags.any()
-
-
-@_any.def_vmap
-def _any_of_all(axis_size: int, in_batched: Any, flags: Array) -> tuple[Array, bool]:
-    # One answer for all seeds: the loop stays a loop, without a select over its whole carry at each step.
-    return flags.any(), False
-
-
-@custom_vmap
-def _largest(count: Int[Array, ""]) -> Int[Array, ""]:
-    return count
-
-
-@_largest.def_vmap
-def _largest_of_all(axis_size: int, in_batched: Any, count: Array) -> tuple[Array, bool]:
-    return count.max(), False
 
 
 def uniforms(key: Array, steps: int, batch: int) -> Float[Array, "T B"]:
@@ -202,19 +181,23 @@ def forward(
     cached = getattr(net, "causal", False) and start is None
     cache = net.start(batch) if cached else None
     token = jnp.full(batch, env.obs_spec.levels, jnp.int32) if cached else None
+    sizes = step_sizes(env, batch) if condition is None else (batch,)
 
     def alive(carry: Any) -> Array:
         t, state, *_ = carry
-        return (t < T) & _any(~jax.vmap(env.done)(state))
+        return (t < T) & any_of(~jax.vmap(env.done)(state))
 
     def body(carry: Any) -> Any:
         t, state, states, actions, bactions, cache, token = carry
         done = jax.vmap(env.done)(state)
         if cached:
             cache, h = net.decode(cache, token, t, condition)
+            scores = net.forward(h)
+        elif len(sizes) > 1:
+            scores = _scores_of_distinct(env, net, state, ~done, sizes)
         else:
-            h = net.embed(jax.vmap(env.obs)(state), condition)
-        action = draw(net.forward(h), jax.vmap(env.mask)(state), u[t], eps, temperature)
+            scores = net.forward(net.embed(jax.vmap(env.obs)(state), condition))
+        action = draw(scores, jax.vmap(env.mask)(state), u[t], eps, temperature)
         child = jax.vmap(env.step)(state, action)
         back = jax.vmap(env.baction)(state, action, child)
         child = _select(done, state, child)
@@ -238,6 +221,19 @@ def forward(
     return Trajectories(
         states, actions, bactions, lengths, env.log_rewards(state), condition, jnp.arange(batch, dtype=jnp.int32)
     )
+
+
+def _scores_of_distinct(
+    env: Environment, net: Any, state: State, live: Bool[Array, " B"], sizes: tuple[int, ...]
+) -> Float[Array, "B A"]:
+    """Forward scores, with one evaluation for equal states (all are equal at the source) and none for ended ones."""
+    rows = distinct_rows(state, live)
+    obs = jax.vmap(env.obs)(state)
+
+    def some(n: int) -> Any:
+        return lambda: net.forward(net.embed(obs[rows.cells[:n]], None))[jnp.minimum(rows.position, n - 1)]
+
+    return jax.lax.switch(jnp.searchsorted(jnp.asarray(sizes), rows.needed), [some(n) for n in sizes])
 
 
 def backward(
@@ -266,7 +262,7 @@ def backward(
 
     def going(carry: Any) -> Array:
         t, state, *_ = carry
-        return (t < T) & _any(jax.vmap(env.bmask)(state).any(-1))
+        return (t < T) & any_of(jax.vmap(env.bmask)(state).any(-1))
 
     def body(carry: Any) -> Any:
         t, state, states, actions, bactions, lengths = carry
@@ -310,121 +306,111 @@ def backward_scores(
     return jnp.zeros(mask.shape, jnp.result_type(float))
 
 
-def row_sizes(env: Environment, batch: int, steps: int | None = None, terminal: bool = True) -> tuple[int, ...]:
-    """Sizes to which the live rows of a batch are rounded up; one where all trajectories have one length."""
-    T = env.max_steps if steps is None else steps
-    full = (T + terminal) * batch
-    if env.stop_action is None:
-        return (full,)
-    sizes = {full, *(max(batch, -(-full // f)) for f in (2, 4, 8))}
-    return tuple(sorted(sizes))
-
-
 def needs_terminal(env: Environment, kind: str) -> bool:
     """Whether the network must see terminal states: to score backward actions where no stop action ends a
     trajectory."""
     return kind == "learned" and env.stop_action is None
 
 
-def live_rows(traj: Trajectories, terminal: bool) -> tuple[Bool[Array, "T1 B"], Int[Array, ""]]:
-    """Which states the network must see, and how many (the largest number over seeds, under ``vmap``)."""
-    t = jnp.arange(traj.actions.shape[0] + 1)[:, None]
-    live = t <= traj.lengths if terminal else t < traj.lengths
-    return live, _largest(live.sum())
+def rows_of(env: Environment, net: Any, traj: Trajectories, terminal: bool) -> Rows | None:
+    """The states that the network must see, or None where that is all of them."""
+    T1, B = traj.actions.shape[0] + 1, traj.actions.shape[1]
+    distinct = distinct_pays(env, B) and traj.condition is None
+    if getattr(net, "causal", False) or (env.stop_action is None and not distinct):
+        return None
+    t = jnp.arange(T1)[:, None]
+    live = (t <= traj.lengths if terminal else t < traj.lengths).reshape(-1)
+    if not distinct:
+        return live_rows(live)
+    return distinct_rows(jax.tree.map(lambda leaf: leaf.reshape(T1 * B, *leaf.shape[2:]), traj.states), live)
 
 
 def evaluate(
-    env: Environment, net: Any, traj: Trajectories, needs: Needs, kind: str = "uniform", rows: int | None = None
+    env: Environment,
+    net: Any,
+    traj: Trajectories,
+    needs: Needs,
+    kind: str = "uniform",
+    rows: Rows | None = None,
+    n: int | None = None,
 ) -> Evaluation:
-    """Run the network over the live states of trajectories, once, and lay the results out in time.
+    """Run the network over states of trajectories, once, and lay the results out in time.
 
     Parameters
     ----------
     needs : Needs
     kind : {"uniform", "learned", "maxent"}
         Backward policy.
-    rows : int, optional
-        Room for live states (see `row_sizes`); all, if left out. Never less than there are.
+    rows : Rows, optional
+        Which states it must see (`rows_of`); all, if left out.
+    n : int, optional
+        Room for them, never less than ``rows.needed``.
     """
     T, B = traj.actions.shape
-    terminal = needs_terminal(env, kind)
-    live, _ = live_rows(traj, terminal)
-    t = jnp.arange(T)[:, None]
-    step, last = t < traj.lengths, t == traj.lengths - 1
-    full = (T + 1) * B
-    n = full if rows is None else rows
+    t = jnp.arange(T + 1)[:, None]
+    step, last = t[:-1] < traj.lengths, t[:-1] == traj.lengths - 1
+    live = t <= traj.lengths if needs_terminal(env, kind) else t < traj.lengths
     causal = getattr(net, "causal", False)
-    if n >= T * B + terminal * B or causal:
-        # everything is live (or nearly): no compaction
-        keep = T + 1 if terminal or causal else T
-        index = jnp.arange(keep * B)
+    if rows is None:
+        seen = (T + 1 if needs_terminal(env, kind) or causal else T) * B
+        index = jnp.arange(seen)
+        position = jnp.minimum(jnp.arange((T + 1) * B), seen - 1).reshape(T + 1, B)
     else:
-        index = jnp.nonzero(live.reshape(-1), size=n, fill_value=full)[0]
+        index = rows.cells[:n]
+        position = jnp.minimum(rows.position, index.shape[0] - 1).reshape(T + 1, B)
 
-    def pick(leaf: Array) -> Array:
-        return leaf.reshape(full, *leaf.shape[2:]).at[index].get(mode="clip")
-
-    def spread(values: Array, width: int = T + 1) -> Array:
-        out = jnp.zeros(full, values.dtype).at[index].set(values, mode="drop").reshape(T + 1, B)
-        return jnp.where(live, out, 0.0)[:width]
-
-    some = jax.tree.map(pick, traj.states)
-    condition = None
-    if traj.condition is not None:
-        condition = traj.condition.at[index % B].get(mode="clip")
+    some = jax.tree.map(lambda leaf: leaf.reshape((T + 1) * B, *leaf.shape[2:])[index], traj.states)
     if causal:
-        whole = traj.terminal
-        h_all = net.prefixes(jax.vmap(env.obs)(whole), traj.condition)  # [B, places, dim]
+        h_all = net.prefixes(jax.vmap(env.obs)(traj.terminal), traj.condition)  # [B, places, dim]
         places = jnp.minimum(jnp.arange(T + 1), h_all.shape[1] - 1)
-        h = jnp.swapaxes(h_all[:, places], 0, 1).reshape(full, -1)[index]
+        h = jnp.swapaxes(h_all[:, places], 0, 1).reshape((T + 1) * B, -1)[index]
     else:
-        h = net.embed(jax.vmap(env.obs)(some), condition)
+        h = net.embed(jax.vmap(env.obs)(some), None if traj.condition is None else traj.condition[index % B])
 
-    zero = jnp.zeros((T, B))
-    zero1 = jnp.zeros((T + 1, B))
+    def lay(values: Float[Array, " n"]) -> Float[Array, "T1 B"]:
+        return jnp.where(live, values[position], 0.0)
+
+    def taken(table: Float[Array, "n A"], where: Array, action: Int[Array, "T B"]) -> Float[Array, "T B"]:
+        return table.reshape(-1)[where * table.shape[-1] + action]
+
+    zero, zero1 = jnp.zeros((T, B)), jnp.zeros((T + 1, B))
     log_pf, q_taken, soft_value, log_stop = zero, zero, zero1, zero1
     if needs.log_pf or needs.q or needs.log_stop:
         scores, mask = net.forward(h), jax.vmap(env.mask)(some)
-        action = jnp.pad(traj.actions, ((0, 1), (0, 0))).reshape(-1).at[index].get(mode="clip")
-        taken = jnp.take_along_axis(scores, action[:, None], -1)[:, 0]
         total = masked_logsumexp(scores, mask)
-        single = mask.sum(-1) == 1
+        log_p = jnp.where(mask.sum(-1, keepdims=True) == 1, 0.0, scores - total[:, None])
         if needs.log_pf:
-            log_pf = jnp.where(step, spread(jnp.where(single, 0.0, taken - total), T), 0.0)
+            log_pf = jnp.where(step, taken(log_p, position[:-1], traj.actions), 0.0)
         if needs.q:
-            q_taken, soft_value = jnp.where(step, spread(taken, T), 0.0), spread(total)
+            q_taken, soft_value = jnp.where(step, taken(scores, position[:-1], traj.actions), 0.0), lay(total)
         if needs.log_stop and env.stop_action is not None:
-            log_stop = spread(jnp.where(single, 0.0, scores[:, env.stop_action] - total))
+            log_stop = lay(log_p[:, env.stop_action])
 
     log_pb = zero
-    if needs.log_pb:
-        log_pb = _log_pb(env, net, traj, kind, h, some, index, spread)
-        log_pb = jnp.where(step, log_pb, 0.0)
+    if needs.log_pb and kind == "learned":
+        scores, mask = net.backward(h), jax.vmap(env.bmask)(some)
+        log_p = jnp.where(mask.sum(-1, keepdims=True) == 1, 0.0, scores - masked_logsumexp(scores, mask)[:, None])
+        # where only a stop leads to terminal states they are not evaluated: its backward step is certain
+        log_pb = jnp.where(step & live[1:], taken(log_p, position[1:], traj.bactions), 0.0)
+    elif needs.log_pb:
+        log_pb = jnp.where(step, _fixed_log_pb(env, traj, kind), 0.0)
 
     log_flow = zero1
     if needs.log_flow:
-        at = jnp.arange(T + 1)[:, None]
-        log_flow = jnp.where(at < traj.lengths, spread(net.flow(h)), 0.0) + jnp.where(
-            at == traj.lengths, traj.log_r, 0.0
-        )
+        flow = jnp.where(t < traj.lengths, net.flow(h)[position], 0.0)
+        log_flow = flow + jnp.where(t == traj.lengths, traj.log_r, 0.0)
     potential = jax.vmap(jax.vmap(env.potential))(traj.states) if needs.potential else zero1
     return Evaluation(log_pf, log_pb, log_flow, q_taken, soft_value, log_stop, potential, step, last, traj.log_r)
 
 
-def _log_pb(env: Any, net: Any, traj: Trajectories, kind: str, h: Any, some: State, index: Array, spread: Any) -> Array:
-    after = jax.tree.map(lambda leaf: leaf[1:], traj.states)
+def _fixed_log_pb(env: Environment, traj: Trajectories, kind: str) -> Float[Array, "T B"]:
     if kind == "uniform":
+        after = jax.tree.map(lambda leaf: leaf[1:], traj.states)
         ways = jax.vmap(jax.vmap(env.bmask))(after).sum(-1)
         return -jnp.log(jnp.maximum(ways, 1).astype(jnp.result_type(float)))
-    if kind == "maxent":
-        paths = jax.vmap(jax.vmap(env.log_paths))(traj.states)
-        # log_paths counts construction steps, so a stop keeps it: its backward step is certain
-        return paths[:-1] - paths[1:]
-    scores, mask = net.backward(h), jax.vmap(env.bmask)(some)
-    before = jnp.pad(traj.bactions, ((1, 0), (0, 0))).reshape(-1).at[index].get(mode="clip")
-    taken = jnp.take_along_axis(scores, before[:, None], -1)[:, 0]
-    rows = jnp.where(mask.sum(-1) == 1, 0.0, taken - masked_logsumexp(scores, mask))
-    return spread(rows)[1:]
+    paths = jax.vmap(jax.vmap(env.log_paths))(traj.states)
+    # log_paths counts construction steps, so a stop keeps it: its backward step is certain
+    return paths[:-1] - paths[1:]
 
 
 class Move(NamedTuple):

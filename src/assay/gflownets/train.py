@@ -31,11 +31,11 @@ from assay.gflownets.rollout import (
     backward,
     evaluate,
     forward,
-    live_rows,
     masked_logsumexp,
     needs_terminal,
-    row_sizes,
+    rows_of,
 )
+from assay.gflownets.rows import Rows, row_sizes
 from assay.gflownets.schedules import as_schedule
 
 CHUNK = 100
@@ -277,38 +277,43 @@ class Trainer:
         return traj if rule is None else traj._replace(log_r=rule.reward(traj.log_r, value))
 
     def loss(
-        self, params: Any, target: Any, env: Environment, traj: Trajectories, rows: int | None = None
+        self,
+        params: Any,
+        target: Any,
+        env: Environment,
+        traj: Trajectories,
+        rows: Rows | None = None,
+        n: int | None = None,
     ) -> Float[Array, ""]:
-        """The objective on trajectories."""
+        """The objective on trajectories (``rows`` and ``n`` as in `evaluate`)."""
         model = eqx.combine(params, self.static)
         needs = self.objective.needs
-        e = evaluate(env, model.net, traj, needs, self.kind, rows)
+        e = evaluate(env, model.net, traj, needs, self.kind, rows, n)
         if self.objective.inflow:
             e = e._replace(log_flow=inflow(env, model.net, traj))
         if self.prior is not None:
             prior = eqx.combine(self.prior_arrays, self.prior_static)
             e = e._replace(
-                log_prior=jax.lax.stop_gradient(evaluate(env, prior, traj, _PRIOR_NEEDS, "uniform", rows).log_pf)
+                log_prior=jax.lax.stop_gradient(evaluate(env, prior, traj, _PRIOR_NEEDS, "uniform", rows, n).log_pf)
             )
         frozen: Evaluation | None = None
         if target is not None:
-            frozen = evaluate(
-                env, eqx.combine(target, self.static).net, traj, needs._replace(log_pb=False), self.kind, rows
-            )
+            net = eqx.combine(target, self.static).net
+            frozen = evaluate(env, net, traj, needs._replace(log_pb=False), self.kind, rows, n)
         return self.objective(e, model.log_z_of(traj.condition), frozen)
 
     def loss_and_gradient(self, params: Any, target: Any, env: Environment, traj: Trajectories) -> tuple[Array, Any]:
-        """Loss and gradient, evaluated on the live states only, rounded up to one of a few sizes."""
+        """Loss and gradient, evaluated on the states that are needed, rounded up to one of a few sizes."""
         T, B = traj.actions.shape
         terminal = needs_terminal(env, self.kind)
-        sizes = row_sizes(env, B, T, terminal)
+        rows = rows_of(env, eqx.combine(params, self.static).net, traj, terminal)
+        sizes = (None,) if rows is None else row_sizes(env, B, T, terminal)
         branches = [partial(_value_and_grad, self.loss, env, n) for n in sizes]
-        if len(sizes) == 1:
-            found: tuple[Array, Any] = branches[0](params, target, traj)
+        if rows is None:
+            found: tuple[Array, Any] = branches[0](params, target, traj, rows)
             return found
-        _, count = live_rows(traj, terminal)
-        which = jnp.searchsorted(jnp.asarray(sizes), count)
-        found = jax.lax.switch(which, branches, params, target, traj)
+        which = jnp.searchsorted(jnp.asarray(sizes), rows.needed)
+        found = jax.lax.switch(which, branches, params, target, traj, rows)
         return found
 
     def update(self, state: TrainState, env: Environment) -> tuple[TrainState, Log]:
@@ -463,9 +468,9 @@ _PRIOR_NEEDS = Objective.needs._replace(log_pb=False)
 
 
 def _value_and_grad(
-    loss: Any, env: Environment, rows: int, params: Any, target: Any, traj: Trajectories
+    loss: Any, env: Environment, n: int | None, params: Any, target: Any, traj: Trajectories, rows: Rows | None
 ) -> tuple[Array, Any]:
-    return jax.value_and_grad(lambda p: loss(p, target, env, traj, rows))(params)
+    return jax.value_and_grad(lambda p: loss(p, target, env, traj, rows, n))(params)
 
 
 def inflow(env: Environment, net: Any, traj: Trajectories) -> Float[Array, "T1 B"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,7 +18,7 @@ def uniform(key: Array, shape: tuple[int, ...], bound: float) -> Float[Array, ..
     They are drawn for the next power of two: a process then compiles a few generators, not one for each layer size.
     """
     n = math.prod(shape)
-    u = jax.random.uniform(key, (max(64, 1 << (n - 1).bit_length()),))
+    u: Any = jax.random.uniform(key, (max(64, 1 << (n - 1).bit_length()),))
     if not isinstance(u, jax.core.Tracer):
         u = np.asarray(u)
     return jnp.asarray(((2 * u[:n] - 1) * u.dtype.type(bound)).reshape(shape))
