@@ -191,6 +191,29 @@ class PhyloTree(Environment):
         sizes, _ = jax.lax.scan(grow, sizes, None, length=n - 1)
         return sizes[for_nodes]
 
+    def index(self, state: PhyloState) -> Array:
+        """Number of a tree, below (2n - 3)!!, for at most 11 taxa.
+
+        Leaf k was put on one of the 2k - 1 edges of the tree over the leaves before it: the edge above its sibling in
+        the tree restricted to leaves 0..k. These choices are the digits, the last leaf's least significant.
+
+        Raises
+        ------
+        GFlowNetError
+            For more than 11 taxa, whose trees outnumber 32-bit integers.
+        """
+        if self.n > 11:
+            raise GFlowNetError(f"{self.n} taxa have more trees than a 32-bit number can count; index needs n <= 11")
+        number = jnp.zeros((), jnp.int32)
+        for k in range(1, self.n):
+            sibling = state.left[k]
+            for _ in range(k + 1, self.n):  # nodes that exist only because of later leaves restrict to their left side
+                later = sibling - self.n + 1 > k
+                sibling = jnp.where(later, state.left[jnp.where(later, sibling - self.n + 1, 0)], sibling)
+            digit = jnp.where(sibling < self.n, sibling, k + sibling - self.n)
+            number = number * (2 * k - 1) + digit
+        return number
+
     def keys(self, states: PhyloState) -> np.ndarray:
         rows = np.concatenate([np.asarray(states.left), np.asarray(states.right)], axis=1).astype(np.int16)
         return np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * 2))).ravel()

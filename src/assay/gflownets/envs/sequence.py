@@ -226,8 +226,10 @@ class Sequence(Environment):
         return gammaln(state.n + 1.0)
 
     def index(self, state: SequenceState) -> Array:
-        """Base-K number of a sequence of full length, first letter most significant."""
-        return (state.tokens * jnp.asarray(self.size ** np.arange(self.max_len - 1, -1, -1))).sum(-1)
+        """Number of a terminal sequence, first letter most significant: in base K, or in base K + 1 where lengths vary
+        (an empty place is the last digit)."""
+        base = self.size + self.variable
+        return (state.tokens * jnp.asarray(base ** np.arange(self.max_len - 1, -1, -1))).sum(-1)
 
     def decode(self, tokens: Any) -> list[Any]:
         """Token rows as strings (letters of one character) or tuples of names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -164,6 +165,11 @@ class Permutation(Environment):
 
     def log_paths(self, state: PermutationState) -> Array:
         return jnp.zeros(())
+
+    def index(self, state: PermutationState) -> Array:
+        """Rank of a full order in the dictionary of all orders (at most 12 elements)."""
+        later = jnp.triu(state.order[:, None] > state.order[None, :], 1).sum(1)
+        return (later * jnp.asarray([math.factorial(self.elements - 1 - i) for i in range(self.elements)])).sum()
 
     def objects(self, states: PermutationState) -> list[tuple[int, ...]]:
         return [tuple(row) for row in np.asarray(states.order).tolist()]

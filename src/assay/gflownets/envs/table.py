@@ -124,6 +124,11 @@ class TableReward(Environment):
     def log_paths(self, state: TableState) -> Array:
         return jnp.zeros(())
 
+    def index(self, state: TableState) -> Array:
+        """Number of a combination among all combinations of levels, those that the table lacks included; first factor
+        most significant."""
+        return self._prefix(state)
+
     def objects(self, states: TableState) -> list[tuple[Any, ...]]:
         return [tuple(self.factors[i][k] for i, k in enumerate(row)) for row in np.asarray(states.levels).tolist()]
 
