@@ -33,8 +33,8 @@ from assay.gflownets.errors import (
     NotEnumerable,
     RewardShape,
 )
-from assay.gflownets.phylogeny import read_alignment
 from assay.gflownets.rewards import bge_table
+from assay.gflownets.trees import read_alignment
 
 SMALL = {"net_options": {"hidden": 8}}
 

@@ -164,7 +164,7 @@ def test_check_4_greedy_trees(public, name):
     give other totals, so the figures asserted here are the range over 102 of them, which holds the specification's
     figures on every set. Each merge is compared with the prices of all pairs, computed anew."""
     from assay.gflownets.data import load_alignment
-    from assay.gflownets.phylogeny import greedy_parsimony, parsimony
+    from assay.gflownets.trees import greedy_parsimony, parsimony
 
     found = public(load_alignment, name)
     stated, (low, high) = GREEDY[name]

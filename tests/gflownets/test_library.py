@@ -30,7 +30,6 @@ from assay.gflownets import (
     metrics,
 )
 from assay.gflownets.nets import make_net
-from assay.gflownets.phylogeny import greedy_parsimony, read_alignment, robinson_foulds
 from assay.gflownets.rollout import (
     Needs,
     back_and_forth,
@@ -41,6 +40,7 @@ from assay.gflownets.rollout import (
     rows_of,
     uniforms,
 )
+from assay.gflownets.trees import greedy_parsimony, read_alignment, robinson_foulds
 
 SMALL = {"hidden": 16}
 

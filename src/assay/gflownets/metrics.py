@@ -309,7 +309,7 @@ def tree_diversity(
     newicks: Sequence[str], names: Sequence[str], pairs: int = 1000, rng: np.random.Generator | None = None
 ) -> Figure:
     """Mean Robinson-Foulds distance of random pairs of trees."""
-    from assay.gflownets.phylogeny import splits
+    from assay.gflownets.trees import splits
 
     if len(newicks) < 2:
         return Figure(math.nan, len(newicks), "cheap")

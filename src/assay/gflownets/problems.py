@@ -218,7 +218,7 @@ class PhyloProblem(Problem):
     env: PhyloTree
 
     def __init__(self, alignment: Any, *, gaps: str = "state", scale: float = 4.0, C: float | None = None) -> None:
-        from assay.gflownets.phylogeny import greedy_parsimony, read_alignment
+        from assay.gflownets.trees import greedy_parsimony, read_alignment
 
         found = alignment if hasattr(alignment, "sets") else read_alignment(alignment, gaps=gaps)
         self.names = found.names
@@ -410,7 +410,7 @@ def encode(sequences: Sequence[str], alphabet: str, length: int) -> Int[np.ndarr
 def phylogeny(name: str, taxa: int | None = None) -> PhyloProblem:
     """DS1 .. DS8 with the published constants, or their first ``taxa``."""
     from assay.gflownets.data import PHYLO_C, load_alignment
-    from assay.gflownets.phylogeny import Alignment
+    from assay.gflownets.trees import Alignment
 
     found = load_alignment(name)
     if taxa is not None:

@@ -225,7 +225,7 @@ class PhyloTree(Environment):
 
     def states_of(self, objects: Any) -> PhyloState:
         """States of Newick strings (branch lengths and inner labels are ignored)."""
-        from assay.gflownets.phylogeny import parse_newick
+        from assay.gflownets.trees import parse_newick
 
         number = {name: i for i, name in enumerate(self.names)}
         step = eqx.filter_jit(self.step)
