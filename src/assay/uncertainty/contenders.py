@@ -62,8 +62,11 @@ class Named:
         """Parameters that the class takes."""
         import inspect
 
-        names = list(inspect.signature(_class(self.inner or self.path).__init__).parameters)
-        return [n for n in (*names, "epochs", *(("alpha",) if self.inner else ())) if n not in ("self", "seed")]
+        path = self.inner or self.path
+        names = list(inspect.signature(_class(path).__init__).parameters)
+        if path.startswith("transforms_torch"):
+            names += ["epochs", "lr", "min_steps"]
+        return [n for n in (*names, *(("alpha",) if self.inner else ())) if n not in ("self", "seed", "config")]
 
 
 def _class(path: str) -> Any:
@@ -81,8 +84,13 @@ def _made(path: str, seed: int, settings: dict[str, Any], scaled: bool) -> Any:
         from assay.uncertainty.transforms_torch.base import DEFAULT
 
         # A few dozen rows make an epoch of one step: without a least number of steps networks are hardly trained.
-        config = replace(DEFAULT, epochs=settings.pop("epochs", 30), min_steps=settings.pop("min_steps", 150))
-        return kind(config=config, seed=seed, **settings)
+        config = replace(
+            DEFAULT,
+            epochs=settings.pop("epochs", 30),
+            min_steps=settings.pop("min_steps", 150),
+            lr=settings.pop("lr", 5e-3),
+        )
+        return kind(config=config, seed=seed, **{"batch_size": 128, **settings})
     if path.startswith("cases."):
         return kind(seed=seed, **settings)
     if path.startswith("transforms_flax"):

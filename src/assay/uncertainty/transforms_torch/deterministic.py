@@ -237,27 +237,39 @@ class _Kernels(nn.Module):
         self.register_buffer("counts", torch.ones(n_classes) * 13)
         self.register_buffer("sums", torch.randn(size, n_classes) * 0.05 * 13)
 
-    def embed(self, x: Tensor) -> Tensor:
-        """Embeddings ``(n, size, K)``."""
+    def hidden(self, x: Tensor) -> Tensor:
+        """What goes into the body's last linear layer, ``(n, width)``."""
         with last_layer_inputs(self.body) as kept:
             self.body(x)
-            hidden = kept[0].flatten(1)
-        return torch.einsum("nh,skh->nsk", hidden, self.w)
+            return kept[0].flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Kernel value of each class."""
+        return torch.exp(-self.distances(self.hidden(x)) / (2 * self.length**2))
+
+    def distances(self, h: Tensor) -> Tensor:
+        """Mean squared distance of ``W_k h`` to the centroid e_k, ``(n, K)``.
+
+        Written out, ``h' W'W h - 2 (W'e)' h + e'e``: the embeddings ``(n, size, K)`` are never made, of which two
+        derivatives would be needed.
+        """
         sums: Any = self.sums
         centroids = sums / self.counts
-        return torch.exp(-((self.embed(x) - centroids) ** 2).mean(1) / (2 * self.length**2))
+        size = len(self.w)
+        gram = torch.einsum("skh,skg->khg", self.w, self.w)
+        towards = torch.einsum("skh,sk->kh", self.w, centroids)
+        squares = (torch.einsum("nh,khg->nkg", h, gram) * h[:, None]).sum(-1)
+        total = squares - 2 * h @ towards.T + (centroids**2).sum(0)
+        return total.clamp(min=0) / size
 
     def move(self, x: Tensor, t: Tensor) -> None:
         """Moving averages of class counts and embedding sums."""
         with torch.no_grad():
-            z = self.embed(x)
             counts: Any = self.counts
             sums: Any = self.sums
             counts.mul_(self.gamma).add_((1 - self.gamma) * t.sum(0))
-            sums.mul_(self.gamma).add_((1 - self.gamma) * torch.einsum("nsk,nk->sk", z, t))
+            by_class = t.T @ self.hidden(x)  # embeddings are linear in h
+            sums.mul_(self.gamma).add_((1 - self.gamma) * torch.einsum("skh,kh->sk", self.w, by_class))
 
 
 class DUQ(TorchMethod):
