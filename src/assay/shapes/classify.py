@@ -126,11 +126,21 @@ class ShapeReport:
             "betti": [int(b) for b in self.skeleton.betti()],
         }
 
-    def to_html(self, path: str | Path, embedding: NDArray[Any] | None = None) -> None:
-        """One static file: skeleton over the embedding, persistence, verdict with reasons."""
+    def to_html(
+        self, path: str | Path, embedding: NDArray[Any] | None = None, colors: Mapping[str, Any] | None = None
+    ) -> None:
+        """One static file: skeleton over the embedding, persistence, verdict with reasons.
+
+        Parameters
+        ----------
+        path : path
+        embedding : array[n, 2], optional
+        colors : dict of str to array[n], optional
+            Columns that the cells can be coloured by.
+        """
         from assay.shapes.page import write_report
 
-        write_report(path, self, embedding)
+        write_report(path, self, embedding, colors)
 
 
 @dataclass
@@ -278,7 +288,7 @@ def judge(tower: ReebTower, *, random_state: int = 0) -> ShapeReport:
     valley["score"] *= 1 - 0.7 * thin  # along a thin curve valleys are changes of pace, not of kind
     scores["clusters"] = max(0.95 * separate, valley["score"])
     evidence["clusters"] = (
-        f"{heavy} separate components of at least {CLUSTER_SHARE:.0%} of the cells; inside, {valley['text']}"
+        f"{_count(heavy, 'separate component')} of at least {CLUSTER_SHARE:.0%} of the cells; inside, {valley['text']}"
     )
     paths = [p for p in parts if p["shape"] == "path"]
     best = max(paths, key=lambda p: p["share"], default=None)
@@ -298,7 +308,7 @@ def judge(tower: ReebTower, *, random_state: int = 0) -> ShapeReport:
         (0.5 + 0.5 * confidence) * min(1.0, share / 0.2) * (1 - 0.6 * valley["score"]) if branched else 0.0
     )
     evidence["multi_branch"] = (
-        f"{sum(p['branch_points'] for p in branched)} confirmed branch points, {sum(p['leaves'] for p in branched)} ends, in components of "  # noqa: E501
+        f"{_count(sum(p['branch_points'] for p in branched), 'confirmed branch point')}, {sum(p['leaves'] for p in branched)} ends, in components of "  # noqa: E501
         f"{share:.0%} of the cells; weakest arc {_back(tower, confidence)}"
         if branched
         else "no vertex of degree 3 or more stands above what Gaussian clouds leave"
@@ -307,7 +317,7 @@ def judge(tower: ReebTower, *, random_state: int = 0) -> ShapeReport:
     confidence = min((p["confidence"] for p in loops), default=0.0)
     scores["cycle"] = (0.5 + 0.5 * confidence) * min(1.0, sum(p["share"] for p in loops) / 0.2) if loops else 0.0
     evidence["cycle"] = (
-        f"{sum(p['loops'] for p in loops)} confirmed loops, {_back(tower, confidence)}"
+        f"{_count(sum(p['loops'] for p in loops), 'confirmed loop')}, {_back(tower, confidence)}"
         if loops
         else "no loop stands above what Gaussian clouds leave"
     )
@@ -357,6 +367,10 @@ def recommend(scores: Mapping[str, float]) -> list[str]:
         f"No shape holds (the nearest is {top} at {scores[top]:.2f}). The cells look like one cloud without structure at this depth: "  # noqa: E501
         "check the number of components and of cells before any clustering or ordering."
     ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _back(tower: ReebTower, confidence: float) -> str:

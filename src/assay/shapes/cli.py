@@ -25,6 +25,9 @@ def detect(
         Path | None, typer.Option("--out", "-o", help="Folder for skeleton (.npz, GraphML), milestones and scores.")
     ] = None,
     embedding: Annotated[str | None, typer.Option(help="Entry of obsm to draw on, such as X_umap.")] = None,
+    color: Annotated[
+        list[str] | None, typer.Option(help="Column of obs to colour by on the page; repeatable.")
+    ] = None,
     groupby: Annotated[str | None, typer.Option(help="Column of obs: one verdict a group.")] = None,
     batch: Annotated[str | None, typer.Option(help="Column of obs: warn if the skeleton follows it.")] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Subsamples for the confidence.")] = 30,
@@ -63,7 +66,10 @@ def detect(
         return
     typer.echo(report.summary())
     if html is not None:
-        report.to_html(html, None if embedding is None else _embedding(data, embedding))
+        from assay.shapes.prepare import column_of
+
+        columns = {name: column_of(data, name) for name in [*(color or []), *([batch] if batch else [])]}
+        report.to_html(html, None if embedding is None else _embedding(data, embedding), columns)
         typer.echo(f"page: {html}")
     if out is not None:
         _write_folder(out, report, getattr(data, "obs_names", None))

@@ -9,12 +9,14 @@ loaded from elsewhere, so the file can be mailed.
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.shapes.errors import ShapeError
 from assay.shapes.files import written_whole
 from assay.shapes.plots import curves_on, flat_embedding
 from assay.shapes.skeleton import Skeleton, points_along
@@ -38,11 +40,10 @@ main{max-width:1180px;margin:0 auto;padding:24px 20px 60px}h1{font-size:22px;mar
 table{border-collapse:collapse;font-size:13px;width:100%}th{text-align:left;color:var(--soft);font-weight:500}td,th{padding:4px 10px 4px 0;border-bottom:1px solid var(--line)}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.warn{border-left:3px solid #d08700;padding:4px 10px;background:var(--wash);font-size:13px;margin:6px 0}
 .do{border-left:3px solid var(--red);padding:6px 10px;background:var(--wash);margin:6px 0}
-# tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--paper);font-size:12px;padding:4px
-# 8px;border-radius:4px;display:none}
+#tip{position:fixed;pointer-events:none;display:none;background:var(--ink);color:var(--paper);font-size:12px;padding:4px 8px;border-radius:4px}
 button{font:inherit;font-size:12px;border:1px solid var(--line);background:var(--paper);color:var(--ink);border-radius:4px;padding:2px 8px;cursor:pointer;margin-right:4px}
 button[aria-pressed=true]{border-color:var(--red);color:var(--red)}.edge{fill:none;stroke:var(--red);stroke-linecap:round}.halo{fill:none;stroke:var(--wash);stroke-linecap:round}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto}.key span{display:inline-block;margin-right:12px;font-size:12px}.key i{display:inline-block;width:9px;height:9px;border-radius:5px;margin-right:4px}
 """
 
 SCRIPT = """
@@ -52,11 +53,17 @@ document.querySelectorAll('[data-tip]').forEach(e=>{
  e.addEventListener('mouseleave',()=>tip.style.display='none')});
 document.querySelectorAll('button[data-color]').forEach(b=>b.addEventListener('click',()=>{
  document.querySelectorAll('button[data-color]').forEach(o=>o.setAttribute('aria-pressed',o===b));
+ document.querySelectorAll('.key').forEach(k=>k.hidden=k.dataset.of!==b.dataset.color);
  document.querySelectorAll('#cells circle').forEach(c=>c.setAttribute('fill',c.dataset[b.dataset.color]))}));
 """
 
 
-def write_report(path: str | Path, report: ShapeReport, embedding: NDArray[Any] | None = None) -> None:
+def write_report(
+    path: str | Path,
+    report: ShapeReport,
+    embedding: NDArray[Any] | None = None,
+    colors: Mapping[str, Any] | None = None,
+) -> None:
     """The page of a `ShapeReport`.
 
     Parameters
@@ -65,23 +72,43 @@ def write_report(path: str | Path, report: ShapeReport, embedding: NDArray[Any] 
     report : ShapeReport
     embedding : array[n, 2], optional
         Of all cells; default: the first two working axes.
+    colors : dict of str to array[n], optional
+        Columns (cell type, batch, time) that the cells can be coloured by, beside edge and position.
+
+    Raises
+    ------
+    ShapeError
+        If an embedding or a column does not have one row a cell.
     """
     tower = report.tower
     rows = tower.prepared_.cell_of
     inside = np.flatnonzero(rows >= 0)
     cells = tower.prepared_.X[rows[inside]]
+    if embedding is not None and (np.ndim(embedding) != 2 or len(embedding) != len(rows)):
+        raise ShapeError(f"the embedding needs two columns and one row for each of the {len(rows)} cells")
     flat = flat_embedding(cells) if embedding is None else np.asarray(embedding, dtype=np.float64)[inside, :2]
-    colors = {
+    hues = {
         "edge": [_hue(e, c) for e, c in zip(tower.edge_of_cell_[inside], tower.component_[inside], strict=True)],
         "position": [_ramp(x) for x in _unit(tower.lens_[inside])],
     }
-    picture = _picture(tower.working_skeleton_, cells, flat, colors)
+    keys, titles = [], {"edge": "edges", "position": "position"}
+    for number, (name, values) in enumerate((colors or {}).items()):
+        if len(values) != len(rows):
+            raise ShapeError(f"column {name!r} needs one value for each of the {len(rows)} cells, not {len(values)}")
+        hues[f"c{number}"], key = _column(np.asarray(values)[inside])
+        titles[f"c{number}"] = name
+        keys.append(f"<p class='key soft' data-of=c{number} hidden>{key}</p>")
+    buttons = "".join(
+        f"<button data-color={key} aria-pressed={'true' if key == 'edge' else 'false'}>{html.escape(title)}</button>"
+        for key, title in titles.items()
+    )
+    picture = _picture(tower.working_skeleton_, cells, flat, hues)
     body = [
         f"<h1>Shape: {html.escape(', '.join(report.labels))}</h1>",
-        f"<div class=soft>{len(rows):,} cells, working rank {tower.prepared_.rank}, {html.escape(repr(report.skeleton)[9:-1])}</div>",
+        f"<div class=soft>{len(rows):,} cells, {html.escape(_ranks(report))}, {html.escape(repr(report.skeleton)[9:-1])}</div>",
         "<div class=grid><section><h2>Skeleton</h2>",
-        "<p><button data-color=edge aria-pressed=true>edges</button><button data-color=position aria-pressed=false>position</button>"
-        "<span class=soft> hover a curve or a vertex</span></p>",
+        f"<p>{buttons}<span class=soft> hover a curve or a vertex</span></p>",
+        *keys,
         picture,
         "<h2>Persistence</h2>",
         _persistence(tower.persistence_),
@@ -125,6 +152,15 @@ def write_report(path: str | Path, report: ShapeReport, embedding: NDArray[Any] 
         "of the share of cells.</p>"
     )
     _write(path, "".join(body))
+
+
+def _ranks(report: ShapeReport) -> str:
+    rank = report.rank
+    return (
+        f"working rank {rank['working']} ({rank['above_threshold']} singular values above the threshold, {rank['permutation']} above shuffled columns)"
+        if rank
+        else f"working rank {report.tower.prepared_.rank}"
+    )
 
 
 def write_skeleton(path: str | Path, skeleton: Skeleton, embedding: NDArray[Any] | None = None) -> None:
@@ -245,6 +281,22 @@ def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
     head = "".join(f"<th{' class=n' if c in numeric else ''}>{c.replace('_', ' ')}</th>" for c in columns)
     lines = "".join("<tr>" + "".join(cell(row.get(c, "")) for c in columns) + "</tr>" for row in rows[:60])
     return f"<div class=scroll><table><tr>{head}</tr>{lines}</table></div>"
+
+
+def _column(values: NDArray[Any]) -> tuple[list[str], str]:
+    """Colours of a column of numbers or categories, and its key."""
+    if values.dtype.kind in "biuf" and len(np.unique(values)) > 12:
+        numbers = values.astype(np.float64)
+        low, high = np.nanmin(numbers), np.nanmax(numbers)
+        key = f"<i style='background:{_ramp(0.0)}'></i>{low:.4g} &ndash; {high:.4g} <i style='background:{_ramp(1.0)}'></i>"
+        return [_ramp(x) for x in _unit(numbers)], key
+    names, codes = np.unique(values.astype(str), return_inverse=True)
+    hues = [PALETTE[code % len(PALETTE)] for code in codes]
+    key = "".join(
+        f"<span><i style='background:{PALETTE[i % len(PALETTE)]}'></i>{html.escape(name)}</span>"
+        for i, name in enumerate(names[:40].tolist())
+    )
+    return hues, key
 
 
 def _hue(edge: int, component: int) -> str:
