@@ -28,7 +28,11 @@ def layouts(draw):
         shape = [draw(st.integers(1, 9)) for _ in range(ndim)]
         words = ["flat[dp]"]
     for d in range(0 if flat else ndim):
-        kind = draw(st.sampled_from(["none", "even", "uneven", "zigzag", "stripe", "blocks", "qkv", "sizes", "pad", "nested", "ids"]))
+        kind = draw(
+            st.sampled_from(
+                ["none", "even", "uneven", "zigzag", "stripe", "blocks", "qkv", "sizes", "pad", "nested", "ids"]
+            )
+        )
         size = draw(st.sampled_from([2, 3, 4]))
         axis = next(free)
         name = "bsh"[d]
@@ -64,7 +68,9 @@ def layouts(draw):
         elif kind == "ids":
             ids = draw(st.permutations(list(range(2 * size))))
             n = 2 * size
-            words.append(f"{name}[{axis}:ids={'/'.join('.'.join(map(str, ids[2 * r: 2 * r + 2])) for r in range(size))}]")
+            words.append(
+                f"{name}[{axis}:ids={'/'.join('.'.join(map(str, ids[2 * r : 2 * r + 2])) for r in range(size))}]"
+            )
         else:
             inner = next(free, None)
             if inner is None:
@@ -176,7 +182,9 @@ def test_double_cover_and_replica_conflict():
     x = torch.arange(6.0)
     pieces = [Piece(0, {"tp": (0, 2)}, x[:4], spec), Piece(1, {"tp": (1, 2)}, x[2:], other)]
     assert merge(pieces, (6,)).problems[0].message == "more than one rank holds s 2..3"
-    copies = [Piece(r, {"tp": (r % 2, 2), "dp": (r // 2, 2)}, torch.full((3,), float(r % 2)), ShardSpec()) for r in range(4)]
+    copies = [
+        Piece(r, {"tp": (r % 2, 2), "dp": (r // 2, 2)}, torch.full((3,), float(r % 2)), ShardSpec()) for r in range(4)
+    ]
     problem = merge(copies, (3,)).problems[0]
     assert problem.kind == "replica conflict" and problem.axes == ("tp",) and problem.max_abs == 1.0
 

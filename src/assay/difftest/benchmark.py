@@ -50,7 +50,9 @@ class Traces:
         from assay.difftest.methods import Scenario
 
         config = run.config.with_(seed=seed)
-        return Scenario(config, run.layout, run.bug, partial(self.traces, config, run), partial(self.losses, config, run))
+        return Scenario(
+            config, run.layout, run.bug, partial(self.traces, config, run), partial(self.losses, config, run)
+        )
 
     def traces(self, config: Config, run: Run) -> Any:
         """Reference, tolerance, candidate."""
@@ -64,7 +66,9 @@ class Traces:
         key = (config, run.layout, run.bug)
         if key not in self.candidates:
             self._room(self.candidates)
-            self.candidates[key] = launch(config, run.layout, self._new(), bug=run.bug or None, reference=reference.folder)
+            self.candidates[key] = launch(
+                config, run.layout, self._new(), bug=run.bug or None, reference=reference.folder
+            )
         return reference, tolerance, self.candidates[key]
 
     def losses(self, config: Config, run: Run, steps: int) -> Any:

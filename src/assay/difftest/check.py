@@ -289,7 +289,11 @@ def _check_steps(reference: Trace, candidate: Trace) -> None:
             raise StepMismatch(f"the reference has {a} {word} a step, the candidate {b}")
     counts = []
     for side in (reference, candidate):
-        seen = {(n.step, n.microbatch) for n in map(Name.parse, side.names()) if n.microbatch is not None and n.phase in ("in", "out")}
+        seen = {
+            (n.step, n.microbatch)
+            for n in map(Name.parse, side.names())
+            if n.microbatch is not None and n.phase in ("in", "out")
+        }
         counts.append(Counter(step for step, _ in seen))
     if counts[0] != counts[1] and counts[0] and counts[1]:
         step = next(s for s in counts[0] if counts[0][s] != counts[1].get(s))
@@ -307,7 +311,11 @@ def _check_names(reference: Trace, candidate: Trace, allow_extra: bool) -> None:
     known_parameters = {Name.parse(n).parameter for n in reference.names() if "/param/" in n}
     for name in candidate.names():
         n = Name.parse(name)
-        if n.phase in ("param", "param_after", "grad", "main_grad") and n.parameter not in known_parameters and known_parameters:
+        if (
+            n.phase in ("param", "param_after", "grad", "main_grad")
+            and n.parameter not in known_parameters
+            and known_parameters
+        ):
             near = get_close_matches(n.parameter, sorted(known_parameters), n=3, cutoff=0.4)
             hint = f"did you mean {', '.join(near)}?" if near else "add a name rule, or (pattern, None) to leave it out"
             raise UnmappedName(f"the candidate's parameter {n.parameter!r} is not in the reference; {hint}")
@@ -328,7 +336,9 @@ class _Resume:
             for line in self.path.read_text(encoding="utf-8").splitlines():
                 try:
                     raw = json.loads(line)
-                    raw["problems"] = [Problem(**{**p, "ranks": tuple(p["ranks"]), "axes": tuple(p["axes"])}) for p in raw["problems"]]
+                    raw["problems"] = [
+                        Problem(**{**p, "ranks": tuple(p["ranks"]), "axes": tuple(p["axes"])}) for p in raw["problems"]
+                    ]
                     self.known[raw["name"]] = Verdict(**raw)
                 except (json.JSONDecodeError, TypeError, KeyError):
                     continue  # the line that was being written when the comparison was ended
@@ -516,18 +526,19 @@ class _Comparison:
         from assay.difftest.sketch import digest
 
         key = f"{n.phase}/{n.module}/{n.slot}"
-        made, problems = [], []
+        made: list[Any] = []
+        problems: list[Problem] = []
         for side in (self.reference, self.candidate):
             if side.level(name) == "digest":
                 one, found = side.digest(name)
+                made.append(one)
                 problems += found if side is self.candidate else []
             elif side.level(name) == "full":
                 whole = side.merged(name, self.reference.shape(name))
-                one = digest(key, whole.tensor) if whole.tensor is not None else None
+                made.append(digest(key, whole.tensor) if whole.tensor is not None else None)
                 problems += whole.problems if side is self.candidate else []
             else:
-                one = None
-            made.append(one)
+                made.append(None)
         return made[0], made[1], problems
 
     def _sample(self, name: str, order: int) -> Verdict | None:
@@ -542,7 +553,9 @@ class _Comparison:
             self.absent.append(name)
             return None
         gap = distance(sides[0], sides[1])
-        relative, wrong = self._judge(name, gap, 1.3 * limit)  # 1024 of many elements: the norm is known to a few per cent
+        relative, wrong = self._judge(
+            name, gap, 1.3 * limit
+        )  # 1024 of many elements: the norm is known to a few per cent
         kept = self._kept(problems, name, limit)
         return Verdict(name, order, relative, limit, reason, "wrong" if wrong or kept else "ok", gap.reference, gap.largest,
                        gap.cosine, gap.scale, kept, "sample")  # fmt: skip
@@ -554,7 +567,12 @@ class _Comparison:
             return Verdict(name, order, 0.0, 0.0, "exact", "wrong" if problems else "ok", problems=problems)
         logits_name = name.replace(f"/{n.slot}", "/logits") if n.phase == "mark" else ""
         flips = None
-        if logits_name and logits_name in self.candidate_names and logits_name in self.reference and reference.dtype == torch.int64:
+        if (
+            logits_name
+            and logits_name in self.candidate_names
+            and logits_name in self.reference
+            and reference.dtype == torch.int64
+        ):
             limit, _ = self.tolerance.of(logits_name)
             logits = self.reference.tensor(logits_name)
             if logits.ndim == reference.ndim and logits.shape[:-1] == reference.shape[:-1]:
@@ -567,8 +585,12 @@ class _Comparison:
                 self._flipped[key] = self._flipped.get(key, torch.zeros_like(flips.tokens)) | flips.tokens
             return Verdict(name, order, 0.0, 0.0, "near ties", "wrong" if problems else "ok", problems=problems,
                            note=f"{flips.legal} choices flipped at near ties")  # fmt: skip
-        note = f"{share:.1%} of the entries differ" + (f"; {flips.illegal} choices differ without a near tie" if flips else "")
-        return Verdict(name, order, share, 0.0, "exact", "wrong", float(reference.numel()) ** 0.5, problems=problems, note=note)
+        note = f"{share:.1%} of the entries differ" + (
+            f"; {flips.illegal} choices differ without a near tie" if flips else ""
+        )
+        return Verdict(
+            name, order, share, 0.0, "exact", "wrong", float(reference.numel()) ** 0.5, problems=problems, note=note
+        )
 
     def _without_flips(self, n: Name, reference: Tensor, candidate: Tensor) -> tuple[Tensor | None, Tensor | None, str]:
         """Leave out what a legal flip of routing changed: later tokens of its sequence, and all that is summed over tokens."""
@@ -664,7 +686,9 @@ def _sampled_values(side: Trace, name: str) -> tuple[Tensor | None, list[Problem
             if not torch.equal(seen[key][1], stored):
                 gap = distance(seen[key][1][1], stored[1])
                 text = f"copies on ranks {seen[key][0]} and {file.rank} must be equal"
-                problems.append(Problem("replica conflict", text, (seen[key][0], file.rank), (), gap.largest, gap.relative))
+                problems.append(
+                    Problem("replica conflict", text, (seen[key][0], file.rank), (), gap.largest, gap.relative)
+                )
             continue
         seen[key] = (file.rank, stored)
         at = torch.searchsorted(torch.from_numpy(wanted), stored[0].long())

@@ -38,7 +38,9 @@ def compare(
     tol: TolOption = None,
     include: Annotated[list[str] | None, typer.Option(help="Only names in which this pattern is found.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave out names in which this pattern is found.")] = None,
-    allow_extra: Annotated[bool, typer.Option(help="Let the candidate have modules that the reference has not.")] = False,
+    allow_extra: Annotated[
+        bool, typer.Option(help="Let the candidate have modules that the reference has not.")
+    ] = False,
     strict: Annotated[bool, typer.Option(help="A pass with holes is an invalid comparison.")] = False,
     resume: Annotated[Path | None, typer.Option(help="File that keeps what was compared, to go on later.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as a page.")] = None,
@@ -108,13 +110,15 @@ def bugs() -> None:
 
 @app.command()
 def demo(
-    bug: Annotated[int | None, typer.Option(help="Number of a bug (assay difftest bugs); without it a correct run.")] = None,
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks.")] = 0,
-    cp: Annotated[int, typer.Option(min=1, help="Context-parallel ranks.")] = 0,
-    dp: Annotated[int, typer.Option(min=1, help="Data-parallel ranks.")] = 0,
-    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 0,
-    vpp: Annotated[int, typer.Option(min=1, help="Virtual chunks a stage.")] = 0,
-    ep: Annotated[int, typer.Option(min=1, help="Expert-parallel ranks.")] = 0,
+    bug: Annotated[
+        int | None, typer.Option(help="Number of a bug (assay difftest bugs); without it a correct run.")
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks.")] = 1,
+    cp: Annotated[int, typer.Option(min=1, help="Context-parallel ranks.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel ranks.")] = 1,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
+    vpp: Annotated[int, typer.Option(min=1, help="Virtual chunks a stage.")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="Expert-parallel ranks.")] = 1,
     sp: Annotated[bool, typer.Option("--sp", help="Sequence parallelism.")] = False,
     zero: Annotated[bool, typer.Option("--zero", help="ZeRO-1.")] = False,
     fsdp: Annotated[bool, typer.Option("--fsdp", help="FSDP2.")] = False,
@@ -134,7 +138,7 @@ def demo(
 
     Switches(bug)
     config, layout = (BUGS[bug].settings(), BUGS[bug].layout) if bug is not None else (Config(), Layout())
-    given = {k: v for k, v in {"tp": tp, "cp": cp, "dp": dp, "pp": pp, "vpp": vpp, "ep": ep}.items() if v}
+    given = {k: v for k, v in {"tp": tp, "cp": cp, "dp": dp, "pp": pp, "vpp": vpp, "ep": ep}.items() if v > 1}
     given |= {k: True for k, v in {"sp": sp, "zero": zero, "fsdp": fsdp}.items() if v}
     if given:
         layout = replace(layout, **given) if bug is not None else Layout(**given)  # type: ignore[arg-type]
@@ -148,7 +152,9 @@ def demo(
         config = config.with_(dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
         case = compare_case(config, layout, Path(out or folder), bug=bug)
-        typer.echo(f"{layout}, {config.dtype}, {'bug ' + str(bug) if bug else 'no bug'}: loss {case.loss:.6f} against {case.reference_loss:.6f}")
+        typer.echo(
+            f"{layout}, {config.dtype}, {'bug ' + str(bug) if bug else 'no bug'}: loss {case.loss:.6f} against {case.reference_loss:.6f}"
+        )
         typer.echo(summary(case.result))
         _written(case.result, html, junit, None)
     if out is not None:
@@ -158,10 +164,15 @@ def demo(
 
 @app.command()
 def suite(
-    all_: Annotated[bool, typer.Option("--all", help="All 26 bugs and the whole grid of correct configurations.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="All 26 bugs and the whole grid of correct configurations.")
+    ] = False,
     bug: Annotated[list[int] | None, typer.Option(help="Number of a bug, again for more.")] = None,
     grid: Annotated[bool, typer.Option("--grid", help="The correct configurations.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that keeps the results (JSON lines); goes on where it stopped.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="File that keeps the results (JSON lines); goes on where it stopped."),
+    ] = None,
 ) -> None:
     """Inject the bugs, run correct configurations, and count what is found."""
     from assay.difftest.testbed.suite import run_bugs, run_grid
@@ -176,7 +187,9 @@ def suite(
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A folder of .pt files, SGLang dumps, a DCP checkpoint, or a .pt/.safetensors file.")],
+    source: Annotated[
+        Path, typer.Argument(help="A folder of .pt files, SGLang dumps, a DCP checkpoint, or a .pt/.safetensors file.")
+    ],
     output: Annotated[Path, typer.Argument(help="Folder of the trace to write.")],
     kind: Annotated[str, typer.Option(help="auto, pt, sglang, dcp, safetensors.")] = "auto",
     phase: Annotated[str, typer.Option(help="Phase of tensors whose file does not say it.")] = "",

@@ -143,13 +143,13 @@ def odd_ones(entries: Iterable[Mapping[str, Any]]) -> list[str]:
                 layers.add(int(match[1]))
         for kind, per_layer in kinds.items():
             for operation in {o for c in per_layer.values() for o in c}:
-                counts = {layer: per_layer.get(layer, Counter())[operation] for layer in sorted(layers)}
-                usual, votes = Counter(counts.values()).most_common(1)[0]
-                odd = [layer for layer, n in counts.items() if n != usual]
+                by_layer = {layer: per_layer.get(layer, Counter())[operation] for layer in sorted(layers)}
+                usual, votes = Counter(by_layer.values()).most_common(1)[0]
+                odd = [layer for layer, n in by_layer.items() if n != usual]
                 if len(odd) != 1 or votes < 2:
                     continue
-                others = ", ".join(str(layer) for layer in counts if layer not in odd)
-                n = counts[odd[0]]
+                others = ", ".join(str(layer) for layer in by_layer if layer not in odd)
+                n = by_layer[odd[0]]
                 note = (
                     f"{kind.format(odd[0])}: {n or 'no'} {operation[0]} over {operation[1]} ranks, the same module of "
                     f"layers {others} has {usual}"

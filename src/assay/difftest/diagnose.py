@@ -82,8 +82,7 @@ def _whole_step_rules(state: _Comparison, result: Result) -> list[Finding]:
         if own[0] is None or own[1] is None:
             continue
         if torch.equal(own[0], own[1]):
-            change = distance(old, new)
-            unmoved.append((verdict, n, change.relative))
+            unmoved.append((verdict, n, distance(old, new).relative))
         else:
             moved += 1
     for verdict, n, change in unmoved:
@@ -139,7 +138,9 @@ def rule_layers(state: _Comparison, result: Result, v: Verdict, f: Finding) -> b
         return False
     layers = ", ".join(state.missing_layers)
     kind = "missing layers" if problem.kind == "missing layer" else "missing parameter"
-    return _set(f, kind, COMPUTE, 0.95, problem.message, f"missing: {layers}" if layers else "look at the split into stages")
+    return _set(
+        f, kind, COMPUTE, 0.95, problem.message, f"missing: {layers}" if layers else "look at the split into stages"
+    )
 
 
 def rule_region(state: _Comparison, result: Result, v: Verdict, f: Finding) -> bool:
@@ -163,17 +164,33 @@ def rule_replica(state: _Comparison, result: Result, v: Verdict, f: Finding) -> 
     if v.relative <= v.tolerance:
         f.rel_error = problem.relative
     if "scale" in n.slot and n.phase.startswith("mark"):
-        return _set(f, "wrong amax group", COMMUNICATION, 0.9, text, "a scale must be the same on all ranks that read the payload")
-    if "pp" in problem.axes and n.phase in ("param_after", "main_grad", "grad") or n.phase.startswith("optim.") and "pp" in problem.axes:
+        return _set(
+            f,
+            "wrong amax group",
+            COMMUNICATION,
+            0.9,
+            text,
+            "a scale must be the same on all ranks that read the payload",
+        )
+    if (
+        ("pp" in problem.axes
+        and n.phase in ("param_after", "main_grad", "grad"))
+        or (n.phase.startswith("optim.")
+        and "pp" in problem.axes)
+    ):
         return _set(f, "untied", COMPUTE, 0.9, text, "copies of a tied weight on two stages went apart")
     if n.phase in ("main_grad", "grad"):
         sums = _missing_sum(state, v)
-        return _set(f, "missing reduction", MISSING, 0.9, text, *([sums] if sums else []), f"reduce this gradient over {axes}")
+        return _set(
+            f, "missing reduction", MISSING, 0.9, text, *([sums] if sums else []), f"reduce this gradient over {axes}"
+        )
     if n.phase.startswith(("param", "optim.")):
         return _set(f, "missing reduction", MISSING, 0.6, text, f"the update differs along {axes}")
     if n.phase in ("gnorm", "loss"):
         return _set(f, "norm counts" if n.phase == "gnorm" else "scale by rank", COMPUTE, 0.6, text)
-    return _set(f, "missing reduction", MISSING, 0.8, text, f"ranks along {axes} hold different values where they must agree")
+    return _set(
+        f, "missing reduction", MISSING, 0.8, text, f"ranks along {axes} hold different values where they must agree"
+    )
 
 
 def _missing_sum(state: _Comparison, v: Verdict) -> str:
@@ -238,7 +255,11 @@ def rule_accumulation(state: _Comparison, result: Result, v: Verdict, f: Finding
     n = Name.parse(v.name)
     if n.phase != "main_grad":
         return False
-    locals_ = [x for x in result.verdicts if (m := Name.parse(x.name)).phase == "grad" and m.parameter == n.parameter and m.step == n.step]
+    locals_ = [
+        x
+        for x in result.verdicts
+        if (m := Name.parse(x.name)).phase == "grad" and m.parameter == n.parameter and m.step == n.step
+    ]
     if not locals_ or any(x.status == "wrong" for x in locals_) or len(locals_) < 2:
         return False
     reference = state.reference.tensor(v.name)
@@ -252,7 +273,11 @@ def rule_accumulation(state: _Comparison, result: Result, v: Verdict, f: Finding
     even = float(weights.max() - weights.min()) < 0.02
     if fits > 0.05 or even:
         return False
-    text = "sum with weights " + ", ".join(f"{w:.2f}" for w in weights.tolist()) + " of the micro-batches, each gradient right"
+    text = (
+        "sum with weights "
+        + ", ".join(f"{w:.2f}" for w in weights.tolist())
+        + " of the micro-batches, each gradient right"
+    )
     return _set(f, "accumulation", COMPUTE, 0.9, text)
 
 
@@ -283,14 +308,26 @@ def rule_scale(state: _Comparison, result: Result, v: Verdict, f: Finding) -> bo
         return _by_rank_scale(state, v, f)
     sizes = {axis: n for file in state.candidate.files for axis, (_, n) in file.coords.items() if n > 1}
     sizes["micro-batches"] = len({Name.parse(x.name).microbatch for x in result.verdicts} - {None})
-    guesses = {f"{axis} = {n}": float(n) for axis, n in sizes.items()} | {f"1/{axis} = 1/{n}": 1.0 / n for axis, n in sizes.items()}
-    near = [text for text, value in guesses.items() if value != 1.0 and abs(v.scale / value - 1) < max(1e-2, v.tolerance)]
+    guesses = {f"{axis} = {n}": float(n) for axis, n in sizes.items()} | {
+        f"1/{axis} = 1/{n}": 1.0 / n for axis, n in sizes.items()
+    }
+    near = [
+        text for text, value in guesses.items() if value != 1.0 and abs(v.scale / value - 1) < max(1e-2, v.tolerance)
+    ]
     text = f"the tensor is {v.scale:.5g} times the reference"
     hint = f"as much as {' or '.join(near)}" if near else "no size of an axis"
     phase = Name.parse(v.name).phase
     wrong = [x for x in result.verdicts if x.status == "wrong" and Name.parse(x.name).phase == phase]
     alike = sum(1 for x in wrong if math.isfinite(x.scale) and abs(x.scale / v.scale - 1) < 0.02)
-    return _set(f, "scale", COMPUTE, 0.9 if near else 0.6, text, hint, f"{alike} of {len(wrong)} wrong tensors of this phase have that factor")
+    return _set(
+        f,
+        "scale",
+        COMPUTE,
+        0.9 if near else 0.6,
+        text,
+        hint,
+        f"{alike} of {len(wrong)} wrong tensors of this phase have that factor",
+    )
 
 
 def _by_rank_scale(state: _Comparison, v: Verdict, f: Finding) -> bool:
@@ -312,7 +349,9 @@ def _by_rank_scale(state: _Comparison, v: Verdict, f: Finding) -> bool:
         factors[p.rank] = gap.scale
     if len({round(x, 4) for x in factors.values()}) < 2:
         return False
-    text = "each rank's part is off by a factor of its own: " + ", ".join(f"rank {r} {x:.4g}" for r, x in factors.items())
+    text = "each rank's part is off by a factor of its own: " + ", ".join(
+        f"rank {r} {x:.4g}" for r, x in factors.items()
+    )
     return _set(f, "scale by rank", COMPUTE, 0.85, text, "look for a local count where a global one belongs")
 
 
@@ -321,16 +360,31 @@ def rule_weight_gradient(state: _Comparison, result: Result, v: Verdict, f: Find
     n = Name.parse(v.name)
     if n.phase not in ("grad", "main_grad"):
         return False
-    own = [x for x in result.verdicts if (m := Name.parse(x.name)).module == n.module and m.step == n.step and m.phase in ("in", "gout", "gin")]
+    own = [
+        x
+        for x in result.verdicts
+        if (m := Name.parse(x.name)).module == n.module and m.step == n.step and m.phase in ("in", "gout", "gin")
+    ]
     if not own or any(x.status == "wrong" for x in own):
         return False
-    bias = [x for x in result.verdicts if Name.parse(x.name).phase == n.phase and Name.parse(x.name).module == n.module and x.name != v.name]
+    bias = [
+        x
+        for x in result.verdicts
+        if Name.parse(x.name).phase == n.phase and Name.parse(x.name).module == n.module and x.name != v.name
+    ]
     if bias and all(x.status == "ok" for x in bias):
         f.evidence.append("other parameters of the module are right")
     if n.slot != "weight":
         return False
     text = "input, output gradient and input gradient of the module are right, the weight's gradient is not"
-    return _set(f, "wrong weight gradient", COMMUNICATION, 0.7, text, "what the weight gradient reads (a gathered input) was overwritten or is stale")
+    return _set(
+        f,
+        "wrong weight gradient",
+        COMMUNICATION,
+        0.7,
+        text,
+        "what the weight gradient reads (a gathered input) was overwritten or is stale",
+    )
 
 
 def rule_permutation(state: _Comparison, result: Result, v: Verdict, f: Finding) -> bool:
@@ -338,7 +392,10 @@ def rule_permutation(state: _Comparison, result: Result, v: Verdict, f: Finding)
     reference, candidate = _both(state, v)
     if reference is None or candidate is None or reference.ndim == 0:
         return False
-    if not math.isfinite(v.relative) or abs(float(torch.linalg.vector_norm(candidate.double())) / max(v.norm, 1e-300) - 1) > 1e-2:
+    if (
+        not math.isfinite(v.relative)
+        or abs(float(torch.linalg.vector_norm(candidate.double())) / max(v.norm, 1e-300) - 1) > 1e-2
+    ):
         return False
     for dim in range(min(reference.ndim, 4)):
         a = reference.double().movedim(dim, 0).reshape(reference.shape[dim], -1)
@@ -352,12 +409,18 @@ def rule_permutation(state: _Comparison, result: Result, v: Verdict, f: Finding)
             text = f"{len(moved)} of {len(match)} slices of dimension {dim} are in another place: " + ", ".join(
                 f"{i} holds {int(match[i])}" for i in moved[:4]
             )
-            return _set(f, "permutation", COMPUTE, 0.9, text, f"rank correlation {rank_correlation(reference, candidate):.2f}")
+            return _set(
+                f, "permutation", COMPUTE, 0.9, text, f"rank correlation {rank_correlation(reference, candidate):.2f}"
+            )
     return False
 
 
 def _both(state: _Comparison, v: Verdict) -> tuple[Tensor | None, Tensor | None]:
-    if v.name not in state.candidate_names or state.reference.level(v.name) != "full" or state.candidate.level(v.name) != "full":
+    if (
+        v.name not in state.candidate_names
+        or state.reference.level(v.name) != "full"
+        or state.candidate.level(v.name) != "full"
+    ):
         return None, None
     reference = state.reference.tensor(v.name)
     merged = state.candidate.merged(v.name, reference.shape)
@@ -406,12 +469,16 @@ def _rows(reference: Tensor, candidate: Tensor, limit: float) -> str:
     gap = torch.linalg.vector_norm((other - lead).double(), dim=1)
     norm = torch.linalg.vector_norm(lead.double(), dim=1).clamp(min=1e-300)
     typical = float(norm.median())
-    bad = torch.nonzero(gap > max(10 * limit, 1e-6) * torch.maximum(norm, torch.tensor(typical * 0.1, dtype=norm.dtype)))[:, 0]
+    bad = torch.nonzero(
+        gap > max(10 * limit, 1e-6) * torch.maximum(norm, torch.tensor(typical * 0.1, dtype=norm.dtype))
+    )[:, 0]
     if len(bad) == 0 or len(bad) > 0.6 * len(gap):
         return ""
     rest = torch.ones(len(gap), dtype=torch.bool)
     rest[bad] = False
-    clean = float(torch.linalg.vector_norm(gap[rest])) <= max(4 * limit, 1e-6) * float(torch.linalg.vector_norm(norm[rest]))
+    clean = float(torch.linalg.vector_norm(gap[rest])) <= max(4 * limit, 1e-6) * float(
+        torch.linalg.vector_norm(norm[rest])
+    )
     if not clean:
         return ""
     shape = reference.shape[:-1] if reference.ndim > 1 else reference.shape

@@ -63,7 +63,7 @@ def bisect(
             raise DiffTestError(f"the axis {axis!r} has no values; the first one is the neutral one")
     found = Bisection()
     neutral = {axis: values[0] for axis, values in axes.items()}
-    for size in range(0, min(largest, len(axes)) + 1):
+    for size in range(min(largest, len(axes)) + 1):
         for chosen in combinations(axes, size):
             for values in product(*(axes[a][1:] for a in chosen)):
                 own = dict(zip(chosen, values))

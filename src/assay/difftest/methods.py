@@ -134,7 +134,9 @@ class LossCurve:
         """Look at a run."""
         reference, candidate = scenario.curves(self.steps)
         window = max(1, min(10, self.steps // 4))
-        monitor = LossMonitor(sigmas=self.sigmas, window=window, patience=min(3, max(1, self.steps // window // 2))).fit(reference)
+        monitor = LossMonitor(
+            sigmas=self.sigmas, window=window, patience=min(3, max(1, self.steps // window // 2))
+        ).fit(reference)
         at = monitor.alarm(candidate)
         return Answer(at is not None, notes={"step": None if at is None else at * window}, findings=int(at is not None))
 

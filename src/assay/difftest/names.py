@@ -315,11 +315,15 @@ class NameMap:
 
     def __post_init__(self) -> None:
         self.rules = [rule if isinstance(rule, Rule) else Rule(*rule) for rule in self.rules]
-        for rule in self.rules:
+        for rule in self._rules:
             try:
                 re.compile(rule.pattern)
             except re.error as error:
                 raise DiffTestError(f"the pattern {rule.pattern!r} of a name rule is no regular expression") from error
+
+    @property
+    def _rules(self) -> list[Rule]:
+        return [rule for rule in self.rules if isinstance(rule, Rule)]
 
     def module(self, path: str) -> str | None:
         """The reference's path; None where a rule leaves it out.
@@ -329,8 +333,8 @@ class NameMap:
         UnmappedName
             If no rule matches and ``identity`` is off.
         """
-        for rule in self.rules:
-            matched, result = rule.apply(path, self.constants)  # type: ignore[union-attr]
+        for rule in self._rules:
+            matched, result = rule.apply(path, self.constants)
             if matched:
                 return result
         if self.identity:

@@ -104,7 +104,9 @@ def timeline_svg(result: Result, *, width: int = 1120, height: int = 260) -> str
     for power in range(-3, 7, 3):
         y = top + inner_h * (1 - _height(10.0**power))
         label = "1" if power == 0 else f"1e{power}"
-        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{"#b3261e" if power == 0 else "#dde2ea"}"/>')
+        parts.append(
+            f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{"#b3261e" if power == 0 else "#dde2ea"}"/>'
+        )
         parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     before = ""
     for i, v in enumerate(shown):
@@ -120,7 +122,9 @@ def timeline_svg(result: Result, *, width: int = 1120, height: int = 260) -> str
         y = top + inner_h * (1 - _height(value))
         colour = "#b3261e" if v.status == "wrong" else "#3b6ea8"
         title = html.escape(f"{v.name}: error {v.relative:.3g}, tolerance {v.tolerance:.3g}")
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}" fill-opacity="0.75"><title>{title}</title></circle>')
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}" fill-opacity="0.75"><title>{title}</title></circle>'
+        )
     return "".join([*parts, "</svg>"])
 
 
@@ -128,21 +132,25 @@ def heat_svg(rows: list[str], columns: list[str], values: dict[tuple[str, str], 
     """A heat map with a legend."""
     import html
 
-    cell_w, cell_h, left, top = 74, 17, 230, 22
-    width, height = left + cell_w * len(columns) + 12, top + cell_h * len(rows) + 34
+    cell_w, cell_h, left, top = 74, 17, 290, 22
+    width, height = left + max(cell_w * len(columns), 500) + 12, top + cell_h * len(rows) + 34
     parts = [f'<svg role="img" aria-label="heat map" width="{width}" height="{height}" viewBox="0 0 {width} {height}">']
     for j, column in enumerate(columns):
-        parts.append(f'<text x="{left + cell_w * (j + 0.5)}" y="{top - 7}" text-anchor="middle">{html.escape(column)}</text>')
+        parts.append(
+            f'<text x="{left + cell_w * (j + 0.5)}" y="{top - 7}" text-anchor="middle">{html.escape(column)}</text>'
+        )
     for i, row in enumerate(rows):
         y = top + cell_h * i
-        parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{html.escape(row[-36:])}</text>')
+        parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{html.escape(row[-48:])}</text>')
         for j, column in enumerate(columns):
             value = values.get((row, column), math.nan)
             if value != value:
                 continue
             title = html.escape(f"{row}, {column}: {value:.3g}")
             x = left + cell_w * j
-            parts.append(f'<rect x="{x}" y="{y}" width="{cell_w - 2}" height="{cell_h - 2}" fill="{_colour(value)}"><title>{title}</title></rect>')
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{cell_w - 2}" height="{cell_h - 2}" fill="{_colour(value)}"><title>{title}</title></rect>'
+            )
     y = top + cell_h * len(rows) + 12
     for k, value in enumerate((1e-3, 1e-2, 0.1, 0.99, 3.0, 30.0, 1e3, 1e5)):
         parts.append(f'<rect x="{left + 60 * k}" y="{y}" width="14" height="12" fill="{_colour(value)}"/>')
@@ -161,7 +169,11 @@ def rank_errors(result: Result, *, limit: int = 60) -> dict[tuple[str, str], flo
     state: Any = _Comparison(Trace.open(result.reference), Trace.open(result.candidate), Tolerance(), False)
     found: dict[tuple[str, str], float] = {}
     for v in wrong[:limit]:
-        if v.name not in state.candidate_names or state.candidate.level(v.name) != "full" or state.reference.level(v.name) != "full":
+        if (
+            v.name not in state.candidate_names
+            or state.candidate.level(v.name) != "full"
+            or state.reference.level(v.name) != "full"
+        ):
             continue
         n = Name.parse(v.name)
         try:

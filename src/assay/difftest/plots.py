@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot_depth(result: Result, *, eps: float | None = None, phases: tuple[str, ...] = ("out", "gout", "main_grad")) -> Figure:
+def plot_depth(
+    result: Result, *, eps: float | None = None, phases: tuple[str, ...] = ("out", "gout", "main_grad")
+) -> Figure:
     """Error and tolerance against depth, in units of eps: how rounding grows through the layers.
 
     Parameters

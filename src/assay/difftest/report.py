@@ -13,7 +13,20 @@ from assay.difftest.check import Result, Verdict
 from assay.difftest.names import Name
 from assay.difftest.store import write_text
 
-PHASE_ORDER = ("param", "in", "out", "mark", "loss", "gout", "gin", "grad", "main_grad", "gnorm", "optim", "param_after")
+PHASE_ORDER = (
+    "param",
+    "in",
+    "out",
+    "mark",
+    "loss",
+    "gout",
+    "gin",
+    "grad",
+    "main_grad",
+    "gnorm",
+    "optim",
+    "param_after",
+)
 
 
 def summary(result: Result, *, limit: int = 8) -> str:
@@ -40,7 +53,9 @@ def summary(result: Result, *, limit: int = 8) -> str:
         worst = max(compared, key=lambda v: v.excess)
         lines.append(f"closest to its tolerance: {worst.name}, {worst.relative:.3g} of {worst.tolerance:.3g}")
     if result.not_compared:
-        lines.append(f"{len(result.not_compared)} tensors of the reference were not compared, first {result.not_compared[0]}")
+        lines.append(
+            f"{len(result.not_compared)} tensors of the reference were not compared, first {result.not_compared[0]}"
+        )
     if result.flips:
         lines.append(f"{sum(f.legal for f in result.flips)} routing choices flipped at near ties")
     if result.coverage is not None:
@@ -87,12 +102,12 @@ def save_junit(result: Result, path: str | Path, *, name: str = "difftest") -> P
     )  # fmt: skip
     for module, phase in keys:
         case = ElementTree.SubElement(suite, "testcase", classname=f"{name}.{module}", name=phase)
-        f = findings.get((module, phase))
+        finding = findings.get((module, phase))
         verdicts = groups.get((module, phase), [])
-        if f is not None:
-            kind = "consequence" if f.consequence else f.kind
-            failure = ElementTree.SubElement(case, "failure", type=kind, message=_printable(str(f)))
-            failure.text = _printable("\n".join(f.evidence))
+        if finding is not None:
+            kind = "consequence" if finding.consequence else finding.kind
+            failure = ElementTree.SubElement(case, "failure", type=kind, message=_printable(str(finding)))
+            failure.text = _printable("\n".join(finding.evidence))
         elif verdicts and all(v.status == "left out" for v in verdicts):
             ElementTree.SubElement(case, "skipped", message=_printable(verdicts[0].note))
     text = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
@@ -144,5 +159,9 @@ def excess_by_module(result: Result) -> tuple[list[str], list[str], dict[tuple[s
             phases.append(phase)
         value = max(v.excess, 10.0 if v.status == "wrong" else 0.0)
         worst[n.module, phase] = max(worst.get((n.module, phase), 0.0), min(value, 1e6))
-    phases.sort(key=lambda p: next((i for i, q in enumerate(PHASE_ORDER) if p.startswith(q)), 99))
+    places = {p: i for i, p in enumerate(PHASE_ORDER)}
+    phases.sort(key=lambda p: places.get(p.split("+")[0], 99))
+    ran = [Name.parse(v.name).module for v in result.verdicts if Name.parse(v.name).phase in ("in", "out", "gin", "gout")]
+    first = {module: i for i, module in reversed(list(enumerate(ran)))}
+    modules.sort(key=lambda m: (m == "model", first.get(m, len(ran))))
     return modules, phases, worst

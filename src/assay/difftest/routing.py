@@ -61,7 +61,9 @@ def compare_choices(
     k = reference.shape[-1]
     taken = logits.gather(-1, reference).amin(-1)
     # the margin that was crossed: worst choice of the reference against the best that the candidate took instead
-    new = torch.where((candidate.unsqueeze(-1) == reference.unsqueeze(-2)).any(-1), -torch.inf, logits.gather(-1, candidate))
+    new = torch.where(
+        (candidate.unsqueeze(-1) == reference.unsqueeze(-2)).any(-1), -torch.inf, logits.gather(-1, candidate)
+    )
     margin = (taken - new.amax(-1)).masked_fill(~differs, 0.0)
     finite = logits.masked_fill(logits < -1e8, 0.0)
     allowed = 2 * tolerance * finite.square().mean(-1).sqrt()

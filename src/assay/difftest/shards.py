@@ -615,7 +615,9 @@ def _agreed(each: Sequence[Merged], copies: Sequence[Sequence[Piece]]) -> Merged
     conflict = _conflict(whole)
     if conflict is not None:
         ranks = tuple(sorted(p.rank for part in copies for p in part))
-        problems.append(Problem(conflict.kind, conflict.message, ranks, conflict.axes, conflict.max_abs, conflict.relative))
+        problems.append(
+            Problem(conflict.kind, conflict.message, ranks, conflict.axes, conflict.max_abs, conflict.relative)
+        )
     return Merged(each[0].tensor, problems)
 
 

@@ -232,7 +232,7 @@ def digest(name: str, tensor: Tensor, index: Index | None = None) -> Digest:
     box = _Accumulator(name, flat.device)
     square = total = 0.0
     low, high = float("inf"), float("-inf")
-    strided = None if runs else _strided(name, index)  # type: ignore[arg-type]
+    strided = None if runs else _strided(name, index)
     out = torch.zeros(2, BUCKETS, dtype=torch.float64, device=flat.device)
     for position in range(0, n, _PIECE):
         piece = flat[position : position + _PIECE]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -129,8 +130,9 @@ def generate(
         The whole shape.
     seed : int
     kind : str
-        ``normal``, ``uniform``, ``weight`` (normal over the root of the last dimension), ``norm`` (1 + 0.1 z: ones
-        would hide a swapped scale) or ``bias`` (0.1 z: zeros would hide a missing one).
+        ``normal``, ``uniform``, ``weight`` (normal over the root of the last dimension), ``residual`` (a third of that,
+        for what adds to a residual stream), ``embedding`` (0.5 z), ``norm`` (1 + 0.1 z: ones would hide a swapped
+        scale) or ``bias`` (0.1 z: zeros would hide a missing one).
     spec, coords
         The shard; default: the whole tensor.
 
@@ -144,22 +146,28 @@ def generate(
     spec = ShardSpec.parse(spec) if isinstance(spec, str) else spec or ShardSpec()
     index = spec.index(shape, coords or {})
     values = random_values(name, index.flat_indices(), seed, "uniform" if kind == "uniform" else "normal")
-    if kind == "weight":
-        values *= 1.0 / math.sqrt(shape[-1])
+    if kind in ("weight", "residual"):
+        values *= (1.0 if kind == "weight" else 1 / 3) / math.sqrt(shape[-1])
+    elif kind == "embedding":
+        values *= 0.5
     elif kind == "norm":
         values = 1.0 + 0.1 * values
     elif kind == "bias":
         values *= 0.1
     elif kind not in ("normal", "uniform"):
-        raise DiffTestError(f"a tensor is normal, uniform, weight, norm or bias, not {kind!r}")
+        raise DiffTestError(f"a tensor is normal, uniform, weight, residual, embedding, norm or bias, not {kind!r}")
     return torch.from_numpy(values).reshape(index.local_shape).to(device=device, dtype=dtype)
 
 
 def parameter_kind(name: str, ndim: int) -> str:
-    """What a parameter's name says of it: ``norm``, ``bias`` or ``weight``."""
+    """What a parameter's name says of it: ``norm``, ``bias``, ``embedding``, ``residual`` or ``weight``."""
     if name.endswith("bias") or (ndim == 1 and "norm" not in name.lower()):
         return "bias"
-    return "norm" if ndim == 1 else "weight"
+    if ndim == 1:
+        return "norm"
+    if "embed" in name.lower():
+        return "embedding"
+    return "residual" if re.search(r"(proj|fc2|w2)(\.weight)?$", name) and "qkv" not in name else "weight"
 
 
 def fill_parameters(model: nn.Module, *, seed: int = 0) -> nn.Module:
@@ -189,7 +197,7 @@ def dropout_mask(
     spec: ShardSpec | str | None = None,
     coords: Coords | None = None,
     device: str | torch.device = "cpu",
-) -> Bool[Tensor, "..."]:
+) -> Bool[Tensor, ...]:
     """True where an element is kept. The mask belongs to the global element, so every layout drops the same ones.
 
     >>> whole = dropout_mask("drop", (2, 8), 0.5)
@@ -251,7 +259,7 @@ def coverage_batch(
     sizes: Sequence[int] = (1, 2, 4, 8),
     padding: int = 3,
     seed: int = 0,
-    text: Int[np.ndarray, "n"] | None = None,
+    text: Int[np.ndarray, n] | None = None,
 ) -> Batch:
     """A batch that reaches what silent bugs hide behind.
 
@@ -412,7 +420,7 @@ def coverage(
     return found
 
 
-def relative_error(reference: Float[Tensor, "..."], candidate: Float[Tensor, "..."]) -> float:
+def relative_error(reference: Float[Tensor, ...], candidate: Float[Tensor, ...]) -> float:
     """``||candidate - reference||_F / ||reference||_F`` in double precision.
 
     >>> relative_error(torch.ones(4), torch.full((4,), 1.5))

@@ -160,7 +160,7 @@ def layer_of(module: str, layers: int) -> int:
 
 
 def condition_number(
-    function: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], *, directions: int = 4, seed: int = 0
+    function: Callable[[Tensor], Tensor], x: Float[Tensor, "*shape"], *, directions: int = 4, seed: int = 0
 ) -> float:
     """Relative condition number along random directions, ``||J v|| / ||v|| * ||x|| / ||f(x)||``.
 
@@ -186,7 +186,7 @@ def condition_number(
     x = x.detach()
     for _ in range(directions):
         v = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype).to(x.device)
-        y, jv = torch.func.jvp(function, (x,), (v,))
+        y, jv = torch.func.jvp(function, (x,), (v,))[:2]
         norm = torch.linalg.vector_norm
         total += float(norm(jv.double()) / norm(v.double()) * norm(x.double()) / norm(y.detach().double())) ** 2
     return math.sqrt(total / directions)
@@ -426,7 +426,8 @@ def _theory(
     if layers is None:
         layers = max((layer_of(n.module, 0) for n in parsed.values()), default=1) or 1
     if C is None:
-        measured = block_conditions(model, lambda: (keeper.restore(), step()))
+        keeper.restore()
+        measured = block_conditions(model, step)
         C = max(1.001, math.exp(sum(map(math.log, measured.values())) / len(measured))) if measured else 1.03
     made = Tolerance(eps=size)
     for name, n in parsed.items():
@@ -513,7 +514,8 @@ def replay_tolerance(
 ) -> Tolerance:
     """From the spread of several correct distributed runs (TP=2 and TP=4, two orders of accumulation).
 
-    Each tensor may be off by ``safety`` times the largest distance that two of the runs, or one and the reference, have.
+    Each tensor may be off by ``safety`` times the largest distance that two of the runs, or one and the reference,
+    have.
     """
     if not runs:
         raise DiffTestError("the mode replay needs at least one correct run besides the reference")

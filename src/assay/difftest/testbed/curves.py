@@ -27,6 +27,12 @@ def candidate_curve(config: Config, layout: Layout, bug: int = 0, *, pool: Pool 
     """Losses of a distributed run."""
     layout.check(config)
     losses = (pool or shared_pool()).run(
-        run_candidate, layout.world, config=config.facts(), layout=asdict(layout), bug=bug or None, out="", losses_only=True
+        run_candidate,
+        layout.world,
+        config=config.facts(),
+        layout=asdict(layout),
+        bug=bug or None,
+        out="",
+        losses_only=True,
     )
     return np.array(losses[-1])  # the last stage knows the loss

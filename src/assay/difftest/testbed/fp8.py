@@ -57,6 +57,11 @@ class Scaling:
         self.history: list[Tensor] = []
         self.used: dict[Any, Tensor] = {}
 
+    def reset(self) -> None:
+        """Forget all calls."""
+        self.history.clear()
+        self.used.clear()
+
     def scale(self, amax: Tensor, key: Any, *, again: bool, wrong: bool = False) -> Tensor:
         """Scale for this call; ``again`` is the second pass of a checkpointed part."""
         if again and not wrong:

@@ -20,13 +20,16 @@ from assay.difftest.testbed.train import Reference
 from assay.difftest.tolerance import Tolerance, estimate_tolerance
 
 
-def run_reference(config: Config, out: str | Path, *, level: str = "full", routing: dict[str, Tensor] | None = None) -> Trace:
+def run_reference(
+    config: Config, out: str | Path, *, level: str = "full", routing: dict[str, Tensor] | None = None
+) -> Trace:
     """Trace ``config.steps`` steps of the reference."""
     fresh(out)
     reference = Reference(config, routing=routing)
-    with one_thread(), trace(
-        reference.model, out, level=level, meta={**config.facts(), "tokens": config.data().count}
-    ) as tracer:
+    with (
+        one_thread(),
+        trace(reference.model, out, level=level, meta={**config.facts(), "tokens": config.data().count}) as tracer,
+    ):
         for step in range(config.steps):
             if step:
                 tracer.next_step()
@@ -34,7 +37,7 @@ def run_reference(config: Config, out: str | Path, *, level: str = "full", routi
     return Trace.open(out)
 
 
-class one_thread:  # noqa: N801
+class one_thread:
     """One thread for torch inside the block, so that sums do not depend on how many there are."""
 
     def __enter__(self) -> None:

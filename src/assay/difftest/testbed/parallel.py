@@ -296,6 +296,7 @@ class ParallelRouter(nn.Module):
         c = job.config
         self.job = job
         self.weight = nn.Parameter(torch.empty(c.experts, c.width, dtype=c.torch_dtype))
+        self.idle: Tensor
         self.register_buffer("idle", torch.arange(c.experts) == c.experts - 1)
 
     def forward(self, x: Tensor, micro: LocalMicro, path: str) -> tuple[Tensor, Tensor]:

@@ -104,7 +104,11 @@ class Pool:
                 self.close()
             # a rank that lost its partner says less than the one that raised first
             rank, answer = next(
-                ((r, a) for r, a in failed if not any(w in a[1] for w in ("closed by peer", "timed out", "reset by peer", "did not"))),
+                (
+                    (r, a)
+                    for r, a in failed
+                    if not any(w in a[1] for w in ("closed by peer", "timed out", "reset by peer", "did not"))
+                ),
                 failed[0],
             )
             detail = f"\n{answer[2]}" if len(answer) > 2 else ""

@@ -46,7 +46,8 @@ def _rotate(tensors: list[Tensor], groups: Groups) -> list[Tensor]:
     for i, t in enumerate(received):
         dist.recv(t, before, group=groups["cp"], tag=i)
     for work in works:
-        work.wait()
+        if work is not None:
+            work.wait()
     return received
 
 

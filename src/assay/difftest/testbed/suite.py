@@ -60,7 +60,7 @@ class References:
 def total_loss(trace: Trace, step: int = 0) -> float:
     """Loss of a step from the marks of its micro-batches."""
     names = [n for n in trace.names() if n.startswith(f"{step}/") and "/loss/model/" in n]
-    return sum(float(trace.merged(n, ()).tensor) for n in names)  # type: ignore[arg-type]
+    return float(sum(float(t) for n in names if (t := trace.merged(n, ()).tensor) is not None))
 
 
 def compare_case(
@@ -117,7 +117,9 @@ def judge(bug: Bug, result: Result) -> tuple[bool, bool, bool]:
     return re.match(bug.first, place) is not None, first.category == bug.kind, first.kind in bug.diagnoses
 
 
-def run_case(config: Config, layout: Layout, references: References, *, bug: int = 0, pool: Pool | None = None) -> Outcome:
+def run_case(
+    config: Config, layout: Layout, references: References, *, bug: int = 0, pool: Pool | None = None
+) -> Outcome:
     """One case, judged."""
     key = f"{'bug ' + str(bug) if bug else 'correct'} {layout} {config.dtype}{' moe' if config.experts else ''} seed {config.seed}"
     started = time.perf_counter()
@@ -127,7 +129,19 @@ def run_case(config: Config, layout: Layout, references: References, *, bug: int
             candidate = launch(config, layout, out, bug=bug or None, reference=reference.folder, pool=pool)
             result = compare(reference, candidate, tolerance)
     except Exception as error:
-        return Outcome(key, bug, False, False, False, False, 0, "", "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
+        return Outcome(
+            key,
+            bug,
+            False,
+            False,
+            False,
+            False,
+            0,
+            "",
+            "",
+            time.perf_counter() - started,
+            f"{type(error).__name__}: {error}",
+        )
     good = judge(BUGS[bug], result) if bug else (False, False, False)
     first = result.findings[0] if result.findings else None
     return Outcome(
@@ -136,9 +150,11 @@ def run_case(config: Config, layout: Layout, references: References, *, bug: int
     )  # fmt: skip
 
 
-def grid(*, seeds: Iterable[int] = range(3), dtypes: Iterable[str] = ("fp32", "bf16", "fp8")) -> list[tuple[Config, Layout]]:
+def grid(
+    *, seeds: Iterable[int] = range(3), dtypes: Iterable[str] = ("fp32", "bf16", "fp8")
+) -> list[tuple[Config, Layout]]:
     """Correct configurations: every axis, pairs and triples of them, in three precisions and three seeds."""
-    dense = [
+    dense: list[tuple[Layout, dict[str, Any]]] = [
         (Layout(tp=2), {}), (Layout(tp=2, sp=True), {}), (Layout(tp=4, sp=True), {"kv_heads": 4}),
         (Layout(dp=2, zero=True), {}), (Layout(cp=2), {}), (Layout(cp=4), {}), (Layout(pp=2), {}),
         (Layout(pp=2, vpp=2), {"tied": True}), (Layout(tp=2, recompute="layer"), {}),
@@ -194,10 +210,14 @@ def run_bugs(
             outcomes.append(outcome)
             words = "located" if outcome.module else "found elsewhere" if outcome.found else "missed"
             kind = ", kind right" if outcome.kind else ", kind wrong" if outcome.found else ""
-            echo(f"bug {number:2d} {words}{kind}: {outcome.first or outcome.error} {outcome.said} ({outcome.seconds:.1f} s)")
+            echo(
+                f"bug {number:2d} {words}{kind}: {outcome.first or outcome.error} {outcome.said} ({outcome.seconds:.1f} s)"
+            )
     n = len(outcomes)
     located, kinds, said = (sum(getattr(o, k) for o in outcomes) for k in ("module", "kind", "diagnosis"))
-    echo(f"{sum(o.found for o in outcomes)} of {n} found, {located} located, {kinds} of the right kind, {said} diagnosed")
+    echo(
+        f"{sum(o.found for o in outcomes)} of {n} found, {located} located, {kinds} of the right kind, {said} diagnosed"
+    )
     return 0 if located >= 24 / 26 * n and kinds >= 22 / 26 * n else 1
 
 

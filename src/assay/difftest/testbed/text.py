@@ -31,7 +31,9 @@ def text_tokens(vocab: int, limit: int = 200_000) -> np.ndarray:
 
     raw = "\n".join(topics[k] for k in sorted(topics)).encode("ascii", "ignore")[:limit]
     pairs = Counter(zip(raw, raw[1:]))
-    ids = {pair: 128 + i for i, (pair, _) in enumerate(sorted(pairs.items(), key=lambda p: (-p[1], p[0]))[: vocab - 128])}
+    ids = {
+        pair: 128 + i for i, (pair, _) in enumerate(sorted(pairs.items(), key=lambda p: (-p[1], p[0]))[: vocab - 128])
+    }
     out, i = [], 0
     while i < len(raw):
         pair = ids.get((raw[i], raw[i + 1])) if i + 1 < len(raw) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from assay.difftest.testbed.gpt import GPT, Micro
 class MasterAdam:
     """Adam on FP32 copies of what it updates (whole parameters or shards), which are then written back."""
 
-    def __init__(self, parameters: dict[str, Tensor], lr: float) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], lr: float) -> None:
         self.masters = {name: p.detach().float().clone().requires_grad_() for name, p in parameters.items()}
         self.inner = torch.optim.Adam(list(self.masters.values()), lr=lr, betas=(0.9, 0.95), eps=1e-8)
 
@@ -70,7 +71,7 @@ class Reference:
         """Forward and backward of all micro-batches, clip, update."""
         for module in self.model.modules():
             if getattr(module, "scaling", None) is not None and step == 0:
-                module.scaling.__init__()
+                module.scaling.reset()
         sums = {n: torch.zeros(p.shape, dtype=torch.float32, device=p.device) for n, p in self.parameters.items()}
         for name, parameter in self.parameters.items():
             parameter.main_grad = sums[name]  # type: ignore[attr-defined]

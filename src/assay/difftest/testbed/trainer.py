@@ -69,7 +69,9 @@ class Trainer:
         Chosen experts of the reference to follow.
     """
 
-    def __init__(self, config: Config, layout: Layout, bugs: Switches, *, routing: dict[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, config: Config, layout: Layout, bugs: Switches, *, routing: dict[str, Tensor] | None = None
+    ) -> None:
         self.config, self.layout, self.bugs, self.routing = config, layout, bugs, routing
         self.groups = Groups(layout)
         self.stages = Stages(config, layout, self.groups, bugs)
@@ -119,7 +121,7 @@ class Trainer:
         for chunk in self.stages.chunks:
             for module in chunk.modules():
                 if getattr(module, "scaling", None) is not None and step == 0:
-                    module.scaling.__init__()
+                    module.scaling.reset()
         for bucket in self.buckets:
             bucket.buffer.zero_()
             for name, parameter in bucket.parameters.items():
@@ -127,15 +129,16 @@ class Trainer:
                 parameter.grad = None
         data = self.config.data(step)
         micros = [
-            LocalMicro(self.stages.job, data, m, step=step, routing=self.routing) for m in range(self.config.microbatches)
+            LocalMicro(self.stages.job, data, m, step=step, routing=self.routing)
+            for m in range(self.config.microbatches)
         ]
         self._counts: dict[str, int] = {}
         handles = [
-            p.register_post_accumulate_grad_hook(self._accumulate(n)) for n, p in self.parameters.items() if p.requires_grad
+            p.register_post_accumulate_grad_hook(self._accumulate(n))
+            for n, p in self.parameters.items()
+            if p.requires_grad
         ]
-        handles += [
-            p.register_post_accumulate_grad_hook(self._accumulate(n)) for n, p in self.stages.copies.items()
-        ]
+        handles += [p.register_post_accumulate_grad_hook(self._accumulate(n)) for n, p in self.stages.copies.items()]
         try:
             loss = Pipeline(self.stages).run(micros, tracer)
         finally:
@@ -316,7 +319,7 @@ class FsdpTrainer:
 
     def __init__(self, config: Config, layout: Layout, bugs: Switches, **_: Any) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         layout.check(config)
         self.config, self.layout, self.bugs = config, layout, bugs
@@ -327,7 +330,7 @@ class FsdpTrainer:
             fully_shard(block, mesh=self.mesh, mp_policy=policy)
         fully_shard(self.model, mesh=self.mesh, mp_policy=policy)
         for module in self.model.modules():
-            if hasattr(module, "set_gradient_divide_factor"):
+            if isinstance(module, FSDPModule):
                 # gloo has no scaled sum: a plain sum, with the division (here by 1) outside of it
                 module.set_force_sum_reduction_for_comms(True)
                 module.set_gradient_divide_factor(1.0 if not bugs.on(21) else float(layout.dp))
