@@ -267,7 +267,21 @@ def _trained(name, made):
     return kind(**changes).fit(made.data)
 
 
-MONOTONE = ("IRT", "MIRT", "DINA", "DINO", "NCDM", "KaNCD", "CDMFKC", "KSCD", "RCD", "HierCDF", "IDCDF", "ORCDF")
+MONOTONE = (
+    "IRT",
+    "MIRT",
+    "DINA",
+    "DINO",
+    "GradientDINA",
+    "NCDM",
+    "KaNCD",
+    "CDMFKC",
+    "KSCD",
+    "RCD",
+    "HierCDF",
+    "IDCDF",
+    "ORCDF",
+)
 
 
 @pytest.mark.parametrize("name", MONOTONE)

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from assay.diagnosis.graph import ORCDF, RCD
     from assay.diagnosis.irt import IRT, MIRT
     from assay.diagnosis.models import MODELS, model_class
-    from assay.diagnosis.neural import CDMFKC, IDCDF, KSCD, NCDM, HierCDF, KaNCD
+    from assay.diagnosis.neural import CDMFKC, IDCDF, KSCD, NCDM, GradientDINA, HierCDF, KaNCD
     from assay.diagnosis.page import write_report
     from assay.diagnosis.protocol import compare, learning_curve_diagnosis, paired_bootstrap, search
     from assay.diagnosis.readers import from_frame, from_matrix, read_table
@@ -93,7 +93,7 @@ _LAZY = {
     **dict.fromkeys(("ORCDF", "RCD"), "graph"),
     **dict.fromkeys(("IRT", "MIRT"), "irt"),
     **dict.fromkeys(("MODELS", "model_class"), "models"),
-    **dict.fromkeys(("CDMFKC", "IDCDF", "KSCD", "NCDM", "HierCDF", "KaNCD"), "neural"),
+    **dict.fromkeys(("CDMFKC", "IDCDF", "KSCD", "NCDM", "GradientDINA", "HierCDF", "KaNCD"), "neural"),
     **dict.fromkeys(("compare", "learning_curve_diagnosis", "paired_bootstrap", "search"), "protocol"),
     "READERS": "formats",
     **dict.fromkeys(("from_frame", "from_matrix", "read_table"), "readers"),
@@ -123,6 +123,7 @@ __all__ = [
     "DiagnosisModel",
     "DuplicateResponses",
     "EmptyKC",
+    "GradientDINA",
     "HierCDF",
     "Hierarchy",
     "ItemMean",

@@ -11,7 +11,7 @@ _WHERE = {
     "baselines": ("ItemMean", "StudentItemLogit", "KCAccuracy", "Rasch"),
     "irt": ("IRT", "MIRT"),
     "dcm": ("DINA", "DINO", "GDINA"),
-    "neural": ("NCDM", "KaNCD", "CDMFKC", "KSCD", "HierCDF", "IDCDF"),
+    "neural": ("NCDM", "KaNCD", "CDMFKC", "KSCD", "HierCDF", "IDCDF", "GradientDINA"),
     "graph": ("RCD", "ORCDF"),
 }
 MODELS: dict[str, str] = {name: module for module, names in _WHERE.items() for name in names}

@@ -26,7 +26,7 @@ from assay.diagnosis.responses import ResponseData, Split
 if TYPE_CHECKING:
     import pandas as pd
 
-NEURAL = ("NCDM", "KaNCD", "CDMFKC", "KSCD", "HierCDF", "IDCDF", "RCD", "ORCDF")
+NEURAL = ("NCDM", "KaNCD", "CDMFKC", "KSCD", "HierCDF", "IDCDF", "RCD", "ORCDF", "GradientDINA")
 _ADAM: dict[str, Any] = {"lr": (5e-4, 1e-2), "weight_decay": [0.0, 1e-5, 5e-4]}
 _LAYERS: dict[str, Any] = {"dropout": [0.0, 0.2, 0.5], "scale": [1.0, 10.0]}
 SEARCH_SPACES: Mapping[str, dict[str, Any]] = {
@@ -45,6 +45,7 @@ SEARCH_SPACES: Mapping[str, dict[str, Any]] = {
     "KSCD": _ADAM | {"dim": [16, 32, 64]},
     "HierCDF": _ADAM | {"hidden": [1, 16, 32]},
     "IDCDF": _ADAM | {"dropout": [0.0, 0.2, 0.5]},
+    "GradientDINA": _ADAM | {"anneal": [20, 40, 80]},
     "RCD": _ADAM | {"layers": [1, 2, 3]},
     "ORCDF": _ADAM | _LAYERS | {"dim": [16, 32, 64], "layers": [1, 2, 3], "head": ["ncdm", "kancd"]},
 }
@@ -58,6 +59,7 @@ _RATES = {
     "IDCDF": 4e4,
     "RCD": 1.5e5,
     "ORCDF": 4e4,
+    "GradientDINA": 2e5,
 }
 _EPOCHS = 40
 

@@ -8,9 +8,9 @@ Networks with non-negative layers begin with a plateau at the loss of a constant
 epochs. Patience counts only from the epoch in which the loss is a hundredth below it, whatever the rule [our design].
 
 Why not `assay.training`: its patience follows one figure from the first epoch, and it has one optimiser. Here the rule
-is the subject of the experiment (four figures, a relative tolerance on the training loss, the plateau), large tables are
-updated row by row with a second, sparse optimiser, graphs draw a view before each epoch, and a batch is a slice of one
-permutation instead of a tuple of tensors. Carrying all that through the shared loop would take more code than this file.
+is the subject of the experiment (four figures, a relative tolerance on the training loss, the plateau), large tables
+are updated row by row by a second, sparse optimiser, graphs draw a view before each epoch, and a batch is a slice of
+one permutation instead of a tuple of tensors. Carrying that through the shared loop would take more code than this.
 """
 
 from __future__ import annotations

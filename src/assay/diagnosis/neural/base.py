@@ -140,7 +140,7 @@ class NeuralModel(DiagnosisModel):
             generator = torch.Generator().manual_seed(self.seed)
             self.history_, self.best_epoch_ = self._trainer(len(fit)).run(
                 module, len(fit), batch_loss, lambda: self._validate(head, module.students.detach(), valid), generator,
-                after_step=head.clip, sparse=rows, plateau=plateau(fit, valid),
+                after_step=head.clip, before_epoch=head.next_epoch, sparse=rows, plateau=plateau(fit, valid),
             )  # fmt: skip
         self._keep(module.head, module.students.detach(), data)
 

@@ -133,6 +133,9 @@ class Head(nn.Module):
         """A further loss on the states of a batch."""
         return None
 
+    def next_epoch(self) -> None:
+        """Told before each epoch of training."""
+
     def clip(self) -> None:
         """Clip the weights of layers that are clipped."""
         for module in self.modules():
