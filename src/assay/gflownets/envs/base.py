@@ -27,7 +27,8 @@ class ObsSpec(NamedTuple):
     ----------
     kind : {"codes", "features", "pairs"}
         ``codes``: ``int32[slots]`` with values below ``levels``. ``features``: ``float32[slots]``.
-        ``pairs``: ``float32[slots, levels]``, where an action is a pair i < j of slots (trees).
+        ``pairs``: ``float32[slots, levels]``, where an action is a pair i < j of slots (trees), the first ``slots``
+        features of a slot are what joining it with each slot costs, and the last says whether something is there.
     """
 
     kind: str

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from assay.gflownets.envs.base import Environment, ObsSpec
 from assay.gflownets.errors import GFlowNetError
+
+_SKETCH = 32  # width of the random projection of a node's sets
 
 
 class PhyloState(NamedTuple):
@@ -33,6 +35,10 @@ class PhyloState(NamedTuple):
         Fitch sets as bits (A 1, C 2, G 4, T 8, gap 16); 0 for nodes that do not exist.
     mutations : int32[leaves]
         Mutations counted at the inner node of position j.
+    price : int32[leaves, leaves]
+        Mutations that joining two slots would cost; 0 where there are no two trees.
+    sketch : float32[nodes, width]
+        A random projection of each node's sets; 0 for nodes that do not exist.
     """
 
     root: Int[Array, " leaves"]
@@ -40,6 +46,8 @@ class PhyloState(NamedTuple):
     right: Int[Array, " leaves"]
     sets: Int[Array, "nodes patterns"]
     mutations: Int[Array, " leaves"]
+    price: Int[Array, "leaves leaves"]
+    sketch: Float[Array, "nodes width"]
 
 
 class PhyloTree(Environment):
@@ -57,9 +65,14 @@ class PhyloTree(Environment):
     Notes
     -----
     Equal columns are merged into patterns with weights, and columns that can never cost a mutation are dropped.
+
+    A network sees, of each slot, what joining it with each other slot would cost, a random projection of its sets (our
+    design: both are kept in the state and only change where a tree changes, so a step costs O(taxa x patterns)), and
+    whether a tree is there.
     """
 
     leaves: Int[Array, "taxa patterns"]
+    projection: Float[Array, "bits width"]
     weights: Int[Array, " patterns"]
     n: int = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
@@ -82,6 +95,8 @@ class PhyloTree(Environment):
         self.leaves = jnp.asarray(patterns[varies].T)
         self.weights = jnp.asarray(counts[varies].astype(np.int32))
         self.n = len(table)
+        draws = np.random.default_rng(0).standard_normal((5 * int(varies.sum()), _SKETCH))
+        self.projection = jnp.asarray(draws / np.sqrt(len(draws)), jnp.float32)
         self.names = tuple(names) if names is not None else tuple(f"t{i}" for i in range(self.n))
         self.C, self.scale = float(C), float(scale)
         self.pairs = tuple(itertools.combinations(range(self.n), 2))
@@ -89,18 +104,37 @@ class PhyloTree(Environment):
     n_actions = property(lambda self: len(self.pairs))
     n_bactions = property(lambda self: self.n)
     max_steps = property(lambda self: self.n - 1)
-    obs_spec = property(lambda self: ObsSpec("pairs", self.n, 5 * self.leaves.shape[1] + 1))
+    obs_spec = property(lambda self: ObsSpec("pairs", self.n, self.n + _SKETCH + 1))
 
     def reset(self) -> PhyloState:
         empty = jnp.full(self.n, -1, jnp.int32)
         inner = jnp.zeros((self.n - 1, self.leaves.shape[1]), jnp.uint8)
+        price = jax.lax.map(lambda one: self._clashes(one, self.leaves), self.leaves)
+        sketch = jnp.zeros((2 * self.n - 1, _SKETCH), jnp.float32)
         return PhyloState(
             jnp.arange(self.n, dtype=jnp.int32),
             empty,
             empty,
             jnp.concatenate([self.leaves, inner]),
             jnp.zeros(self.n, jnp.int32),
+            jnp.where(jnp.eye(self.n, dtype=bool), 0, price),
+            sketch.at[: self.n].set(self._sketch(self.leaves)),
         )
+
+    def _clashes(self, one: Array, others: Array) -> Array:
+        """Mutations between one row of sets and others."""
+        return (((one & others) == 0) * self.weights).sum(-1).astype(jnp.int32)
+
+    def _sketch(self, sets: Array) -> Array:
+        bits = ((sets[..., None] >> jnp.arange(5, dtype=jnp.uint8)) & 1).reshape(*sets.shape[:-1], -1)
+        return (bits.astype(jnp.float32) - 0.5) @ self.projection
+
+    def _priced(self, state: PhyloState, slot: Array) -> PhyloState:
+        """The state with the prices of one slot computed from its sets."""
+        there = (state.root >= 0) & (jnp.arange(self.n) != slot) & (state.root[slot] >= 0)
+        sets = state.sets[jnp.maximum(state.root, 0)]
+        row = jnp.where(there, self._clashes(sets[slot], sets), 0)
+        return state._replace(price=state.price.at[slot].set(row).at[:, slot].set(row))
 
     def _pair(self, action: Array) -> tuple[Array, Array]:
         table = np.asarray(self.pairs, np.int32)
@@ -111,27 +145,33 @@ class PhyloTree(Environment):
         a, b = state.root[i], state.root[j]
         one, two = state.sets[a], state.sets[b]
         common = one & two
-        clash = common == 0
+        joined = jnp.where(common == 0, one | two, common)
         node = self.n + j - 1
-        return PhyloState(
+        child = PhyloState(
             state.root.at[i].set(node).at[j].set(-1),
             state.left.at[j].set(a),
             state.right.at[j].set(b),
-            state.sets.at[node].set(jnp.where(clash, one | two, common)),
-            state.mutations.at[j].set((clash * self.weights).sum()),
+            state.sets.at[node].set(joined),
+            state.mutations.at[j].set(state.price[i, j]),
+            state.price.at[j].set(0).at[:, j].set(0),
+            state.sketch.at[node].set(self._sketch(joined)),
         )
+        return self._priced(child, i)
 
     def undo(self, state: PhyloState, baction: Array) -> PhyloState:
         j = baction
         node = self.n + j - 1
         i = jnp.argmax(state.root == node)
-        return PhyloState(
+        parent = PhyloState(
             state.root.at[i].set(state.left[j]).at[j].set(state.right[j]),
             state.left.at[j].set(-1),
             state.right.at[j].set(-1),
             state.sets.at[node].set(0),
             state.mutations.at[j].set(0),
+            state.price,
+            state.sketch.at[node].set(0.0),
         )
+        return self._priced(self._priced(parent, i), j)
 
     def mask(self, state: PhyloState) -> Array:
         there = state.root >= 0
@@ -156,9 +196,8 @@ class PhyloTree(Environment):
 
     def obs(self, state: PhyloState) -> Array:
         there = state.root >= 0
-        sets = jnp.where(there[:, None], state.sets[jnp.maximum(state.root, 0)], 0)
-        bits = (sets[:, :, None] >> jnp.arange(5, dtype=jnp.uint8)) & 1
-        return jnp.concatenate([bits.reshape(self.n, -1), there[:, None]], axis=1).astype(jnp.float32)
+        sketch = jnp.where(there[:, None], state.sketch[jnp.maximum(state.root, 0)], 0.0)
+        return jnp.concatenate([state.price / self.scale, sketch, there[:, None]], axis=1).astype(jnp.float32)
 
     def parsimony(self, state: PhyloState) -> Array:
         """Mutations counted so far."""

@@ -19,12 +19,16 @@ class PairHidden(NamedTuple):
 
     slots: Float[Array, "rows slots dim"]
     pooled: Float[Array, "rows dim"]
+    cost: Float[Array, "rows slots slots"]
 
 
 class PairNet(eqx.Module):
-    """Scores of pairs i < j as ``w . relu(a(e_i) + a(e_j))``: they do not depend on the order of the two.
+    """Scores of pairs i < j as ``w . relu(a(e_i) + a(e_j)) - gain * cost_ij``: they do not depend on the order of the
+    two.
 
-    The last feature of a slot says whether a tree is there; empty slots are not attended to.
+    The first ``slots`` features of a slot are what joining it with each slot costs, in log reward, and ``gain`` starts
+    at 1: an untrained policy prefers cheap joins, as a greedy search with temperature does. The last feature says
+    whether something is there; empty slots are not attended to.
     """
 
     first: Linear
@@ -35,6 +39,7 @@ class PairNet(eqx.Module):
     flow_hidden: Linear
     flow_head: Linear
     condition_head: Linear | None
+    gain: Float[Array, ""]
     slots: int = eqx.field(static=True)
 
     def __init__(
@@ -56,25 +61,29 @@ class PairNet(eqx.Module):
         self.backward_head = Linear(dim, n_bactions, keys[layers + 3])
         self.flow_hidden, self.flow_head = Linear(dim, dim, keys[layers + 4]), Linear(dim, 1, keys[layers + 5])
         self.condition_head = Linear(condition, dim, keys[layers + 6]) if condition else None
+        self.gain = jnp.ones(())
         self.slots = spec.slots
 
     def embed(self, obs: Float[Array, "rows slots features"], condition: Array | None = None) -> PairHidden:
         """Hidden activations of forests."""
         there = obs[..., -1] > 0
-        x = self.first(obs)
+        cost = obs[..., : self.slots]
+        mean = cost.sum((1, 2), keepdims=True) / jnp.maximum((cost > 0).sum((1, 2), keepdims=True), 1)
+        x = self.first(jnp.concatenate([cost / jnp.maximum(mean, 1e-6) - 1, obs[..., self.slots :]], axis=-1))
         if self.condition_head is not None and condition is not None:
             x = x + self.condition_head(condition)[:, None]
         for block in self.blocks:
             x = block(x, there[:, None, None, :])
         x = layer_norm(x)
         pooled = (x * there[..., None]).sum(1) / jnp.maximum(there.sum(1), 1)[:, None]
-        return PairHidden(x, pooled)
+        return PairHidden(x, pooled, cost)
 
     def forward(self, h: PairHidden) -> Float[Array, "rows actions"]:
         """Scores of all pairs i < j, in the order of `itertools.combinations`."""
         left, right = np.triu_indices(self.slots, 1)
         e = self.pair(h.slots)
-        return self.pair_out(jax.nn.relu(e[:, left] + e[:, right]))[..., 0]
+        scores = self.pair_out(jax.nn.relu(e[:, left] + e[:, right]))[..., 0]
+        return scores - self.gain * h.cost[:, left, right]
 
     def backward(self, h: PairHidden) -> Float[Array, "rows bactions"]:
         """Scores of the splits."""
