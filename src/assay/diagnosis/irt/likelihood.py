@@ -73,10 +73,18 @@ class Collapsed:
         right = sparse.csr_array(((code.data == 2).astype(np.float64), code.indices, code.indptr), shape=code.shape)
         self.answered: Any = answered.toarray() if dense else answered
         self.right: Any = right.toarray() if dense else right
+        self._both: Any = None
+        if not dense:  # right and wrong answers side by side: one product a step instead of two
+            self._both = sparse.csr_array(sparse.hstack([right, answered - right]))
+            self._both.eliminate_zeros()
+            self._both_t = sparse.csr_array(self._both.T)
 
     def log_likelihood(self, p: Array) -> Array:
         """``float64[patterns, columns]`` for probabilities ``p[J, columns]``."""
         q = np.log1p(-p)
+        if self._both is not None:
+            sums: Array = self._both @ np.vstack([np.log(p), q])
+            return sums
         out = self.right @ (np.log(p) - q)
         out += q.sum(0) if self.complete else self.answered @ q
         return out
@@ -84,6 +92,10 @@ class Collapsed:
     def expected(self, posterior: Array) -> tuple[Array, Array]:
         """Expected right answers and answers, ``float64[J, columns]`` each, under ``posterior[patterns, columns]``."""
         weighted = posterior * self.counts[:, None]
+        if self._both is not None:
+            sums = self._both_t @ weighted
+            j = len(sums) // 2
+            return sums[:j], sums[:j] + sums[j:]
         right = self.right.T @ weighted
         if self.complete:
             return right, np.broadcast_to(weighted.sum(0), right.shape)
