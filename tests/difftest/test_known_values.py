@@ -28,8 +28,8 @@ from assay.difftest import (
 from assay.difftest.sketch import estimate
 from assay.difftest.testbed.bugs import BUGS
 from assay.difftest.testbed.config import Config, Layout
-from assay.difftest.testbed.launch import launch, run_reference
-from assay.difftest.testbed.suite import References, run_bugs, run_case, run_grid, total_loss
+from assay.difftest.testbed.launch import run_reference
+from assay.difftest.testbed.suite import run_bugs, run_grid, total_loss
 from assay.difftest.tolerance import perturbation
 
 EPS = {"fp32": 2.0**-23, "bf16": 2.0**-7}
@@ -52,11 +52,13 @@ def errors(reference: Trace, candidate: Trace, phases=("in", "out", "gout", "gin
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("tp", [2, 4])
 def test_check_1_correct_tensor_parallelism_stays_near_rounding(dtype, tp, candidate, references):
-    """Below 6 eps in FP32 and 2 eps in BF16 where the specification measured: activations, activation gradients and
-    weight gradients of a four-layer network. Our network is not the one of that table: its attention has rotary positions,
-    documents and biases, whose small gradients (queries and keys, and what is summed over tokens with cancellation) are
-    two to nine times worse conditioned. The table's bounds are therefore asserted on the tensors that the table names
-    (block outputs and their gradients), and for all others that the tolerance is between 1 and 40 times the error.
+    """Activations below 6 eps in FP32 and 2 eps in BF16, tolerance between 1 and 40 times the error for all tensors.
+
+    The specification gives 6 and 2 eps for every tensor of the network that it measured. That bound depends on the
+    network: here gradients of norms and biases (sums over tokens that cancel) and of queries and keys (through softmax)
+    have condition numbers of two to three, and come to 9 and 3.2 eps in correct runs. So the bound is asserted where
+    the condition number is near 1 (outputs and inputs of all modules, the gradients at block outputs), and the tolerance
+    from perturbations, which follows the condition number, for all tensors.
     """
     config = Config(dtype=dtype, **TABLE)
     result, reference, trace_ = candidate(config, Layout(tp=tp))
@@ -64,13 +66,12 @@ def test_check_1_correct_tensor_parallelism_stays_near_rounding(dtype, tp, candi
     eps = EPS[dtype]
     _, tolerance = references.get(config)
     found = errors(reference, trace_)
-    blocks = {n: e for n, e in found.items() if re.search(r"/out/(embedding|layers\.\d)/", n)}
-    assert len(blocks) >= 8
-    assert max(blocks.values()) < (6 if dtype == "fp32" else 2) * eps
-    ratios = {n: tolerance.of(n)[0] / e for n, e in found.items() if e > 0.1 * eps}
+    near = {n: e for n, e in found.items() if Name.parse(n).phase in ("in", "out") or re.search(r"/gout/layers\.\d/", n)}
+    assert len(near) > 80
+    assert max(near.values()) < (6 if dtype == "fp32" else 2) * eps
+    ratios = [tolerance.of(n)[0] / e for n, e in found.items() if e > 0.1 * eps]
     assert len(ratios) > 100
-    assert 1.0 <= min(ratios.values())
-    assert np.quantile(list(ratios.values()), 0.99) <= 40
+    assert min(ratios) >= 1.0 and max(ratios) <= 40
 
 
 def test_check_2_missing_reduction_is_seen_in_block_2_and_not_in_the_loss(candidate):
@@ -84,6 +85,8 @@ def test_check_2_missing_reduction_is_seen_in_block_2_and_not_in_the_loss(candid
     first = result.findings[0]
     assert first.module.startswith("layers.2.attention") and first.phase == "out"
     assert first.kind == "missing reduction" and first.category == "missing communication"
+    assert any("layers.2.attention.proj: no all_reduce" in e for e in first.evidence)
+    assert abs(total_loss(trace_) / total_loss(reference) - 1) < 5e-4
 
 
 @pytest.mark.slow
@@ -101,6 +104,26 @@ def test_check_3_no_finding_on_correct_configurations(tmp_path):
     assert run_grid(out=tmp_path / "grid.jsonl", echo=lines.append) == 0
     count = int(re.match(r"(\d+) correct configurations: 0 with findings, 0 did not run", lines[-1])[1])
     assert count >= 60
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1])
+def test_check_4_megatron_core_label_smoothing(alpha, pool, tmp_path):
+    """The fault of a real framework, found from the outside (NVIDIA/Megatron-LM#737)."""
+    pytest.importorskip("megatron.core", reason="pip install --no-deps megatron-core==0.16.1")
+    from assay.difftest.testbed import frameworks
+
+    right = frameworks.reference_loss(alpha, str(tmp_path / "reference"))
+    ranks = pool.run(frameworks.megatron_cross_entropy, 2, alpha=alpha, out=str(tmp_path / "megatron"))
+    result = compare(Trace.open(tmp_path / "reference"), Trace.open(tmp_path / "megatron"))
+    if alpha == 0.0:
+        assert result.ok
+        assert max(relative_error(right, loss) for loss, _ in ranks) < 1e-7
+        return
+    assert float(right[0, 0]) == pytest.approx(2.7010, abs=1e-4)
+    assert [float(loss[0, 0]) for loss, _ in ranks] == [pytest.approx(2.7460, abs=1e-4), pytest.approx(2.6632, abs=1e-4)]
+    assert [relative_error(right, loss) for loss, _ in ranks] == [pytest.approx(0.0091, abs=1e-4), pytest.approx(0.0076, abs=1e-4)]
+    first = result.findings[0]
+    assert first.phase == "out" and first.kind == "missing reduction" and first.ranks == (0, 1)
 
 
 def test_check_5_closed_form():
@@ -158,8 +181,9 @@ def test_check_9_sketches_add_up_and_estimate():
 def test_check_9_squared_norm_within_three_deviations():
     inside = 0
     draws = 1000
+    generator = torch.Generator().manual_seed(0)
     for k in range(draws):
-        e = generate(f"error {k}", (17_000,), dtype=torch.float64)
+        e = torch.randn(9_000, generator=generator, dtype=torch.float64)
         square = float(e.square().sum())
         sketch = digest(f"x{k}", e).sketch
         inside += abs(float(sketch[0].square().sum()) / square - 1) <= 3 * math.sqrt(2 / 256)
@@ -217,13 +241,25 @@ def test_check_10_condition_numbers():
     assert condition_number(lambda t: t - 0.999, near_one) == pytest.approx(1000, rel=0.02)
 
 
+def test_check_11_partial_gradient_of_a_dtensor(pool, tmp_path):
+    from assay.difftest.testbed import frameworks
+
+    frameworks.reference_norm(str(tmp_path / "reference"))
+    placements = pool.run(frameworks.dtensor_norm, 2, out=str(tmp_path / "tp"))
+    assert placements == ["(Partial(sum),)"] * 2
+    reference, trace_ = Trace.open(tmp_path / "reference"), Trace.open(tmp_path / "tp")
+    name = "0/0/grad/norm/weight"
+    assert compare(reference, trace_).ok
+    whole = reference.tensor(name)
+    assert relative_error(whole, trace_.tensor(name)) < 6 * 2.0**-23
+    for piece in trace_.pieces(name):
+        assert relative_error(whole, piece.tensor) > 0.1
+
+
 def test_check_12_scale_factors_and_the_group_of_a_conflict(candidate):
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
-    x = generate("x", (4, 8))
+    a = generate("a", (100,))
     for factor in (2.0, 0.5, 4.0):
-        a, b = torch.ones(3), factor * torch.ones(3)
-        assert abs(distance(a, b).scale - factor) < 1e-3
-    del model, x
+        assert abs(distance(a, factor * a).scale - factor) < 1e-3
     config = Config(batch=2, **SMALL)
     result, _, _ = candidate(config, Layout(cp=2), bug=3)
     first = next(v for v in result.verdicts if v.status == "wrong")
@@ -304,7 +340,5 @@ def test_check_16_a_shuffled_tensor_is_caught(tmp_path):
     assert [f.name for f in result.findings] == [name]
 
 
-def test_bug_numbers_are_complete():
+def test_the_bug_list_is_complete():
     assert list(BUGS) == list(range(1, 27))
-    assert Name.parse("0/0/out/a/0").module == "a"
-

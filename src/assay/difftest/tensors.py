@@ -25,6 +25,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _HIGH = np.uint64(32)
 _BLOCK = 1 << 16
+_SHARES = {"weight": 1.0, "residual": 1 / 3, "head": 1 / 8}
 
 
 def philox(counter: np.ndarray, key: tuple[int, int]) -> np.ndarray:
@@ -131,7 +132,7 @@ def generate(
     seed : int
     kind : str
         ``normal``, ``uniform``, ``weight`` (normal over the root of the last dimension), ``residual`` (a third of that,
-        for what adds to a residual stream), ``embedding`` (0.5 z), ``norm`` (1 + 0.1 z: ones would hide a swapped
+        for what adds to a residual stream), ``head`` (an eighth), ``embedding`` (0.5 z), ``norm`` (1 + 0.1 z: ones would hide a swapped
         scale) or ``bias`` (0.1 z: zeros would hide a missing one).
     spec, coords
         The shard; default: the whole tensor.
@@ -146,8 +147,8 @@ def generate(
     spec = ShardSpec.parse(spec) if isinstance(spec, str) else spec or ShardSpec()
     index = spec.index(shape, coords or {})
     values = random_values(name, index.flat_indices(), seed, "uniform" if kind == "uniform" else "normal")
-    if kind in ("weight", "residual"):
-        values *= (1.0 if kind == "weight" else 1 / 3) / math.sqrt(shape[-1])
+    if kind in _SHARES:
+        values *= _SHARES[kind] / math.sqrt(shape[-1])
     elif kind == "embedding":
         values *= 0.5
     elif kind == "norm":
@@ -155,18 +156,20 @@ def generate(
     elif kind == "bias":
         values *= 0.1
     elif kind not in ("normal", "uniform"):
-        raise DiffTestError(f"a tensor is normal, uniform, weight, residual, embedding, norm or bias, not {kind!r}")
+        raise DiffTestError(f"a tensor is normal, uniform, weight, residual, head, embedding, norm or bias, not {kind!r}")
     return torch.from_numpy(values).reshape(index.local_shape).to(device=device, dtype=dtype)
 
 
 def parameter_kind(name: str, ndim: int) -> str:
-    """What a parameter's name says of it: ``norm``, ``bias``, ``embedding``, ``residual`` or ``weight``."""
+    """What a parameter's name says of it: ``norm``, ``bias``, ``embedding``, ``head``, ``residual`` or ``weight``."""
     if name.endswith("bias") or (ndim == 1 and "norm" not in name.lower()):
         return "bias"
     if ndim == 1:
         return "norm"
     if "embed" in name.lower():
         return "embedding"
+    if re.search(r"head|output_layer", name):
+        return "head"
     return "residual" if re.search(r"(proj|fc2|w2)(\.weight)?$", name) and "qkv" not in name else "weight"
 
 

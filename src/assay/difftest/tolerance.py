@@ -413,9 +413,38 @@ def _perturb(
         for k in range(repeats):
             with perturbation(model, kind, size, at=at, seed=seed * 1000 + 10 * k + len(kind)):
                 run(deviation)
+    turned = _turned_updates(get, dtypes)
     for name, value in moved.items():
-        tolerance.relative[name] = max(safety * value, lowest[name])
+        tolerance.relative[name] = max(safety * value, lowest[name], turned.get(name, 0.0))
         tolerance.reasons[name] = "perturb" if safety * value >= tolerance.relative[name] else "floor"
+
+
+FLIPS = 4
+
+
+def _turned_updates(get: Any, dtypes: Mapping[str, str]) -> dict[str, float]:
+    """Floor for parameters after the step.
+
+    An optimizer that divides by the size of the gradient (Adam: its first update is the learning rate times the sign)
+    turns an element's update round where the gradient is smaller than its rounding error. m such elements move the
+    parameter by ``2 sqrt(m) max|update|``. The perturbed runs show the usual m; that none was turned in a few runs does
+    not mean that none can be, so m = 4 is always allowed.
+    """
+    floors: dict[str, float] = {}
+    for name in dtypes:
+        n = Name.parse(name)
+        if n.phase != "param_after":
+            continue
+        before, after = get(str(Name(n.step, None, "param", n.module, n.slot))), get(name)
+        if before is None or after is None or before.shape != after.shape or not after.is_floating_point():
+            continue
+        norm = float(torch.linalg.vector_norm(after.double()))
+        largest = float((after.double() - before.double()).abs().max())
+        value = 2 * math.sqrt(FLIPS) * largest / norm if norm else 0.0
+        floors[name] = value
+        for phase in ("optim.main_param", "optim.master_param"):
+            floors[str(Name(n.step, None, phase, n.module, n.slot))] = value
+    return floors
 
 
 def _theory(
