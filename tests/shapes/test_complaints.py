@@ -8,7 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
-from assay.shapes import ReebTower, ShapeError, changes_along, detect_shape, make_shape
+from assay.shapes import ReebTower, ShapeError, Skeleton, changes_along, detect_shape, make_shape
+from assay.shapes.reeb.assemble import without_degenerate
 from assay.shapes.reeb.points import diffusion_component, make_points
 from assay.shapes.reeb.slabs import level_graph, make_slabs
 
@@ -40,7 +41,7 @@ def test_scanpy_96_outliers_make_no_edges_between_far_groups():
 
 
 def test_paga_21_every_figure_of_the_report_is_defined():
-    report = detect_shape(y().X, n_bootstrap=0, n_jobs=1)
+    report = detect_shape(y().X, n_bootstrap=0, n_jobs=1, stability=False)
     assert set(report.evidence) == set(report.scores)
     for figures in (report.regions, report.components):
         assert figures
@@ -49,8 +50,9 @@ def test_paga_21_every_figure_of_the_report_is_defined():
 
 
 def test_paga_1_the_report_says_how_stable_the_shape_is():
-    report = detect_shape(y(300).X, n_bootstrap=0, n_jobs=1, stability=True)
+    report = detect_shape(y(300).X, n_bootstrap=0, n_jobs=1)  # without asking for it
     assert 0 <= report.stability["all"] <= 1
+    assert "refits" in report.summary()
 
 
 def test_stream_23_and_72_a_y_does_not_grow_thirty_branches():
@@ -64,7 +66,22 @@ def test_stream_58_and_scfates_40_far_lineages_are_not_joined():
     assert skeleton.betti()[0] == 2
 
 
-def test_scfates_7_an_edge_whose_cells_share_one_position_is_refused_by_name():
+def test_stream_43_a_needle_of_far_cells_is_no_branch():
+    rng = np.random.default_rng(0)
+    cells = y(800, seed=3).X
+    needle = cells[0] + np.linspace(0.3, 1.0, 4)[:, None] * rng.normal(size=20) * 0.5
+    assert len(fit(np.concatenate([cells, needle])).skeleton_.leaves()) == 3
+
+
+def test_scfates_7_an_arc_whose_cells_share_one_position_is_merged_and_a_test_on_such_cells_refused_by_name():
+    rng = np.random.default_rng(0)
+    line = np.linspace(0, 4, 400)[:, None] * [1, 0] + rng.normal(size=(400, 2)) * 0.05
+    knot = np.array([2.0, 0.4]) + rng.normal(size=(40, 2)) * 1e-4
+    y_shaped = Skeleton.from_graph([[0, 0], [4, 0], [2, 0], [2, 0.8]], [[0, 2], [2, 1], [2, 3]])
+    merged, assigned, gone = without_degenerate(y_shaped, np.concatenate([line, knot]), np.ones(440))
+    assert [len(g) for g in gone] == [40]
+    assert len(merged.leaves()) == 2
+    assert (assigned[0] == 0).all()
     tower = fit(y().X)
     tower.t_ = np.where(tower.edge_of_cell_ == 0, 0.5, tower.t_)
     with pytest.raises(ShapeError, match="same position"):

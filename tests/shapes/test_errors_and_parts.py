@@ -123,7 +123,9 @@ def test_counts_in_anndata_are_normalised():
     anndata = pytest.importorskip("anndata")
     made = make_shape("clusters", 300, 10, parts=3, sigma=0.05, counts=True, n_genes=300, seed=2)
     assert made.counts.shape == (300, 300)
-    report = detect_shape(anndata.AnnData(sparse.csr_matrix(made.counts.astype(np.float32))), n_bootstrap=0, n_jobs=1)
+    report = detect_shape(
+        anndata.AnnData(sparse.csr_matrix(made.counts.astype(np.float32))), n_bootstrap=0, n_jobs=1, stability=False
+    )
     assert "clusters" in report.labels
 
 
@@ -175,12 +177,17 @@ def test_features_along_and_between(y, tower):
 def test_batch_and_groups(y):
     batch = np.where(y.edge_of_cell == 0, "a", "b")
     report = detect_shape(
-        y.X, batch=batch, covariates={"counts": np.random.default_rng(0).random(500)}, n_bootstrap=0, n_jobs=1
+        y.X,
+        batch=batch,
+        covariates={"counts": np.random.default_rng(0).random(500)},
+        n_bootstrap=0,
+        n_jobs=1,
+        stability=False,
     )
     assert any("follows the batch" in line for line in report.warnings)
     assert not any("counts" in line for line in report.warnings)
     mixed = np.random.default_rng(0).choice(["a", "b"], 500)
-    grouped = detect_shape(y.X, groupby=mixed, n_bootstrap=0, n_jobs=1)
+    grouped = detect_shape(y.X, groupby=mixed, n_bootstrap=0, n_jobs=1, stability=False)
     assert set(grouped.reports) == {"a", "b"}
     assert grouped.distances.shape == (2, 2)
     with pytest.raises(ShapeError, match="obs"):
@@ -188,10 +195,17 @@ def test_batch_and_groups(y):
 
 
 def test_pages_and_plots(y, tmp_path):
-    report = detect_shape(y.X, n_bootstrap=2, n_jobs=1, stability=True)
+    report = detect_shape(y.X, n_bootstrap=2, n_jobs=1)
     assert set(report.stability) == {"subsample", "neighbors", "rank", "all"}
-    report.to_html(tmp_path / "r.html")
+    kinds = np.where(y.edge_of_cell == 0, "<b>one</b>", "other")
+    report.to_html(tmp_path / "r.html", y.X[:, :2], {"kind": kinds, "height": y.X[:, 0]})
     page = (tmp_path / "r.html").read_text()
+    assert "<b>one" not in page
+    assert "&lt;b&gt;one" in page
+    with pytest.raises(ShapeError, match="one row"):
+        report.to_html(tmp_path / "x.html", y.X[:10, :2])
+    with pytest.raises(ShapeError, match="'kind'"):
+        report.to_html(tmp_path / "x.html", colors={"kind": kinds[:5]})
     assert "http" not in page.replace("http://www.w3.org", "")
     assert "multi_branch" in page
     assert page.count("<polyline class=edge") == len(report.skeleton.edges)

@@ -20,7 +20,9 @@ from assay.shapes.kernel import alpha_decay_kernel, diffusion_map, nearest_neigh
 from assay.shapes.labels import krippendorff_alpha
 from assay.shapes.metrics import gw_discrepancy, matching_f1
 from assay.shapes.persistence import extended_persistence
+from assay.shapes.reeb.null import null_floors
 from assay.shapes.reeb.points import diffusion_component, make_points
+from assay.shapes.reeb.select import build_tower
 from assay.shapes.reeb.slabs import level_graph, level_map, make_slabs
 
 
@@ -278,12 +280,25 @@ def test_check_8_pcha_finds_a_tetrahedron():
     assert distance.min(axis=0).max() < 0.01 * pdist(corners).max()
 
 
+def test_check_8_pcha_with_noise_agrees_with_archetypes():
+    """``archetypes`` 0.12.2 (AA, method "pgd", best of 6 starts, tol 1e-7) on these cells leaves 6.574877; see also
+    benchmarks/shapes.py, which runs it on the same cells.
+    """
+    rng = np.random.default_rng(0)
+    corners = np.zeros((4, 10))
+    corners[:, :3] = [[0, 0, 0], [1, 0, 0], [0.5, 0.87, 0], [0.5, 0.29, 0.82]]
+    X = rng.dirichlet([0.3] * 4, 1000) @ corners
+    X = X + rng.normal(size=X.shape) * 0.03 * pdist(corners).max()
+    assert X.sum() == pytest.approx(968.99673497, abs=1e-6)  # the same cells
+    assert pcha(X, 4).residual == pytest.approx(6.574877, rel=0.01)
+
+
 def test_check_8_a_blob_and_a_path_are_no_simplex():
     rng = np.random.default_rng(0)
     false = sum(simplex_test(rng.normal(size=(300, 4)), random_state=s).p_value < 0.01 for s in range(6))
     line = np.linspace(0, 1, 300)[:, None] * np.ones((1, 4)) + 0.02 * rng.normal(size=(300, 4))
     assert false == 0
-    assert detect_shape(line, n_bootstrap=0, n_jobs=1).scores["archetypal"] == 0
+    assert detect_shape(line, n_bootstrap=0, n_jobs=1, stability=False).scores["archetypal"] == 0
     true = simplex_test(rng.dirichlet([0.4] * 4, 500) @ np.eye(4)[:, :3], k=4)
     assert true.p_value < 0.01
 
@@ -302,30 +317,55 @@ def test_check_9_pre_b_cells_are_one_trajectory_that_follows_time():
 
     cells = real("bcell")
     hours = cells.cells["time_hour"]
-    report = detect_shape(cells.X, n_bootstrap=0, n_jobs=1)
+    report = detect_shape(cells.X, n_bootstrap=0, n_jobs=1, stability=False)
     assert report.labels[0] == "simple_traj"
     pseudotime = report.tower.pseudotime_(root=hours == 0)
     assert abs(spearmanr(pseudotime, hours).statistic) >= 0.74
 
 
 def test_check_9_blood_cells_are_clusters():
-    report = detect_shape(real("pbmc68k").X, n_bootstrap=0, n_jobs=1)
+    report = detect_shape(real("pbmc68k").X, n_bootstrap=0, n_jobs=1, stability=False)
     assert max(report.scores, key=lambda k: report.scores[k]) == "clusters"
 
 
 def test_check_9_myeloid_simulation_branches_into_four_fates():
+    """Four fates on four leaf arcs, erythrocytes and megakaryocytes splitting last.
+
+    The stem (row 0) was to be the tip of a trunk. It is in the tower under the eccentricity lens: a leaf arc with row 0
+    and no fate, 24 of 640 cells, persistence 0.025. Gaussian clouds of this size and rank leave arcs above 0.03 there,
+    so by the rule of this field it is not confirmed, and row 0 lies on the arc of the fate that splits first.
+    """
     cells = real("krumsiek11")
-    report = detect_shape(cells.X, n_bootstrap=0, n_jobs=1)
+    report = detect_shape(cells.X, n_bootstrap=0, n_jobs=1, stability=False)
     assert "multi_branch" in report.labels
     tower = report.tower
     skeleton, edge = tower.skeleton_, tower.edge_of_cell_
-    tips = []
-    for row in (159, 319, 459, 619):
+    ends = {}
+    for fate, row in (("Mo", 159), ("Ery", 319), ("Mk", 459), ("Neu", 619)):
         a, b = skeleton.edges[edge[row]]
-        end = b if tower.t_[row] > 0.5 else a
+        end, inner = (b, a) if tower.t_[row] > 0.5 else (a, b)
         assert skeleton.degrees()[end] == 1
-        tips.append(int(end))
-    assert len(set(tips)) == 4
+        ends[fate] = int(end), int(inner)
+    assert len({end for end, _ in ends.values()}) == 4
+    assert ends["Ery"][1] == ends["Mk"][1]
+    assert ends["Ery"][1] not in (ends["Mo"][1], ends["Neu"][1])
+    from_stem = tower.pseudotime_(root=0, kind="skeleton")
+    at = {fate: from_stem[edge == edge[row]].min() for fate, row in (("Mo", 159), ("Ery", 319), ("Neu", 619))}
+    assert at["Neu"] <= at["Mo"] < at["Ery"]  # the order of the splits
+    component = tower.components_[0]
+    low = build_tower(
+        "eccentricity",
+        tower.lenses_[0]["eccentricity"].lens,
+        component.coordinates,
+        component.weights,
+        leaf_floor=0.02,
+        loop_floor=0.06,
+        graph=component.graph,
+    )
+    rows = np.flatnonzero(~tower.stray_)[component.points]
+    (trunk,) = [f for f in low.features if 0 in rows[f.points]]
+    assert not {159, 319, 459, 619} & set(rows[trunk.points].tolist())
+    assert trunk.persistence < null_floors(640, 5, "eccentricity")[0]
 
 
 def test_check_9_cell_cycle_order_of_mcf7():
@@ -345,7 +385,7 @@ def test_check_9_cell_cycle_order_of_mcf7():
 
 
 def test_check_9_embryoid_bodies_branch():
-    report = detect_shape(real("eb").X, n_bootstrap=0, n_jobs=1)
+    report = detect_shape(real("eb").X, n_bootstrap=0, n_jobs=1, stability=False)
     assert "multi_branch" in report.labels
 
 

@@ -171,9 +171,14 @@ def test_a_cache_key_depends_on_type_shape_and_bytes(tmp_path: Path):
 def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path: Path):
     target = tmp_path / "a.txt"
     target.write_text("old")
-    with pytest.raises(RuntimeError), written_whole(target) as partial:
-        partial.write_text("half")
-        raise RuntimeError
+
+    def fail():
+        with written_whole(target) as partial:
+            partial.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert target.read_text() == "old"
 

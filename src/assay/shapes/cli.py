@@ -25,9 +25,7 @@ def detect(
         Path | None, typer.Option("--out", "-o", help="Folder for skeleton (.npz, GraphML), milestones and scores.")
     ] = None,
     embedding: Annotated[str | None, typer.Option(help="Entry of obsm to draw on, such as X_umap.")] = None,
-    color: Annotated[
-        list[str] | None, typer.Option(help="Column of obs to colour by on the page; repeatable.")
-    ] = None,
+    color: Annotated[list[str] | None, typer.Option(help="Column of obs to colour by on the page; repeatable.")] = None,
     groupby: Annotated[str | None, typer.Option(help="Column of obs: one verdict a group.")] = None,
     batch: Annotated[str | None, typer.Option(help="Column of obs: warn if the skeleton follows it.")] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Subsamples for the confidence.")] = 30,

@@ -28,7 +28,7 @@ EXPLAINED = 0.85
 SPECTRAL = 0.7  # (1 - lambda_2) / (1 - lambda_3): 1/4 for a long path, near 1 for a ball
 SHORTEST = 0.5  # least length of an arc over twice the root mean square distance of its cells
 LEAST_ON_ARC = 3
-SPREAD = 0.02  # least range of the middle 90 % of the positions of an arc's cells
+SPREAD = 0.02  # least range of the middle 60 % of the positions of the cells of an arc
 
 
 @dataclass
@@ -162,7 +162,7 @@ def without_degenerate(
     """A component's skeleton with its cells, degenerate arcs merged one after another, the shortest first.
 
     An arc is degenerate when it has fewer than three cells, when it is shorter than half of twice the width of its
-    cells, or when the middle 90 % of its cells lie on less than 2 % of it. Loops and the last arc stay.
+    cells, or when the middle 60 % of its cells lie on less than 2 % of it. Loops and the last arc stay.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def without_degenerate(
             mine = own == e
             length = float(skeleton.length[e])  # type: ignore[index]
             width = _width(distance[mine], weights[mine])
-            middle = float(np.diff(np.quantile(where[mine], [0.05, 0.95]))[0]) if mine.any() else 0.0
+            middle = float(np.diff(np.quantile(where[mine], [0.2, 0.8]))[0]) if mine.any() else 0.0
             if mine.sum() < LEAST_ON_ARC or length < SHORTEST * 2 * width or middle < SPREAD:
                 worst = min(worst or (np.inf, -1), (length, e))
         if worst is None:
