@@ -16,7 +16,7 @@ def byte_classes(text: str) -> int:
     """Estimated tokens: four letters, three digits or two other bytes a token, one for every sign and line break.
 
     >>> byte_classes("B2:B40 n 12,8..31\\n")
-    14
+    13
     """
     total = 0
     for piece in _PIECE.findall(text):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from assay.formulas.context.base import shown
+from assay.formulas.context.base import header_cells, placeholder, redacted_formula, shown
 from assay.formulas.context.dense import address_of
 from assay.formulas.grammar import CellRef, quote_sheet
 from assay.formulas.regions import KEY_NUMBER, LETTERS, cell_keys, rectangles
@@ -48,16 +48,18 @@ def anchor_lines(row: np.ndarray, col: np.ndarray, key: np.ndarray, k: int) -> t
     return found[0], found[1]
 
 
-def compressed_lines(task: Task, k: int = 2) -> Iterator[tuple[str, list[CellRef]]]:
+def compressed_lines(task: Task, k: int = 2, redact: bool = False) -> Iterator[tuple[str, list[CellRef]]]:
     """Lines of all sheets, the target's first, the nearest to the target first."""
     book = task.view
     own = book.sheet(task.cell.sheet)
     for sheet in [own, *(s for n, s in book.sheets.items() if n != own.name)]:
         prefix = "" if sheet is own else quote_sheet(sheet.name) + "!"
-        yield from _sheet_lines(task, sheet, prefix, k)
+        yield from _sheet_lines(task, sheet, prefix, k, redact)
 
 
-def _sheet_lines(task: Task, sheet: Sheet, prefix: str, k: int) -> Iterator[tuple[str, list[CellRef]]]:
+def _sheet_lines(
+    task: Task, sheet: Sheet, prefix: str, k: int, redact: bool
+) -> Iterator[tuple[str, list[CellRef]]]:
     a = sheet.arrays()
     if not len(a.row):
         return
@@ -69,12 +71,16 @@ def _sheet_lines(task: Task, sheet: Sheet, prefix: str, k: int) -> Iterator[tupl
         far = np.abs(a.row[spots] - task.cell.row) + np.abs(a.col[spots] - task.cell.col)
         spots = np.sort(spots[np.argsort(far, kind="stable")[:MAX_CELLS]])
     entries: dict[str, list[tuple[int, int]]] = {}
+    is_header = header_cells(task)
     for i in spots.tolist():
         row, col = int(a.row[i]), int(a.col[i])
         if a.cls[i] >= 0:
-            entries.setdefault("=" + (sheet.formula(row, col) or "")[:200], []).append((row, col))
+            text = sheet.formula(row, col) or ""
+            entries.setdefault("=" + (redacted_formula(text) if redact else text)[:200], []).append((row, col))
         elif a.kind[i] != 1:
-            entries.setdefault(shown(sheet.value(row, col)), []).append((row, col))
+            value = sheet.value(row, col)
+            hide = redact and not is_header(CellRef(sheet.name, row, col))
+            entries.setdefault(placeholder(value) if hide else shown(value), []).append((row, col))
     lines: list[tuple[float, str, list[CellRef]]] = []
     for text, places in entries.items():
         boxes = rectangles(np.array([p[0] for p in places]), np.array([p[1] for p in places]), np.ones(len(places), int))
@@ -88,7 +94,7 @@ def _sheet_lines(task: Task, sheet: Sheet, prefix: str, k: int) -> Iterator[tupl
             row1, col1, row2, col2 = (int(x) for x in box)
             near = max(0, row1 - task.cell.row, task.cell.row - row2) + max(0, col1 - task.cell.col, task.cell.col - col2)
             size = (row2 - row1 + 1) * (col2 - col1 + 1)
-            value = shown(sheet.value(row1, col1)) if size == 1 else {"": "number", "%": "percent", "$": "currency", "d": "date"}[
+            value = shown(sheet.value(row1, col1)) if size == 1 and not redact else {"": "number", "%": "percent", "$": "currency", "d": "date"}[
                 LETTERS[int(kind) - KEY_NUMBER]
             ]  # fmt: skip
             corners = {(row1, col1), (row2, col2), (row1, col2), (row2, col1)}

