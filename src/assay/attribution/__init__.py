@@ -49,7 +49,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
         "mixed_datasets", "duplicate_detection", "model_randomization", "randomized_copy", "topk_cardinality", "mrr",
         "recall_at_k", "tail_patch", "paired_test", "random_average_precision",
     ),
-    "compare": ("Comparison", "compare"),
+    "comparison": ("Comparison", "compare"),
     "builders": ("AttributionBenchmark", "KINDS"),
     "corpus": ("Fact", "FactCorpus", "load_facts", "make_fact_corpus"),
     "tracing": ("FactTracing", "LexicalOverlap", "Training", "train_language_model"),

@@ -254,12 +254,17 @@ class TorchModel:
 
     def _check_factors(self, X: Tensor, y: Tensor) -> None:
         """Layers whose factors do not add up to their gradient (used twice, or around the layer) become flat."""
+        with self.evaluating():  # so that weights that the user has frozen have a gradient to compare with
+            self._settle_factors(X, y)
+        self._checked = True
+
+    def _settle_factors(self, X: Tensor, y: Tensor) -> None:
         assert self.task is not None
         while True:
             inputs, outputs, logits, owners = self._forward(X)
             names = {id(m): name for name, m in self._hooked.items()}
             seed = output_gradients(logits, y, self.task, "-loss")
-            weights = [m.weight for m in self._hooked.values()]
+            weights: list[Any] = [m.weight for m in self._hooked.values()]
             if not weights:
                 break
             sums = torch.autograd.grad(logits, [*outputs, *weights], seed, allow_unused=True)
@@ -288,7 +293,6 @@ class TorchModel:
                 module = self._hooked.pop(name)
                 prefix = f"{name}." if name else ""
                 self._flat += [f"{prefix}weight"] + ([f"{prefix}bias"] if module.bias is not None else [])
-        self._checked = True
 
     # -- states ------------------------------------------------------------------------------------------------------
 
@@ -350,7 +354,9 @@ class TorchModel:
                 gradient = torch.func.grad(lambda q: loss_rows(logits(q, x), label, task).sum())
                 pushed = torch.func.jvp(gradient, (point,), (split(v),))[1]
             else:
-                z, change = torch.func.jvp(lambda q: logits(q, x), (point,), (split(v),))
+                z, change = torch.func.jvp(  # type: ignore[misc]
+                    lambda q: logits(q, x), (point,), (split(v),)
+                )
                 inner = torch.func.grad(lambda u: loss_rows(u, label, task).sum())
                 outer = torch.func.jvp(inner, (z,), (change,))[1]
                 pushed = torch.func.vjp(lambda q: logits(q, x), point)[1](outer)[0]
@@ -438,10 +444,11 @@ def _factor(module: nn.Module, a: Tensor, d: Tensor, bias: bool) -> Factor:
                 (1, *module.kernel_size),
                 (1, *module.dilation),
                 (0, *module.padding),
-                (1, *module.stride),  # type: ignore[misc]
+                (1, *module.stride),
             )
         else:
-            a = nn.functional.unfold(a, module.kernel_size, module.dilation, module.padding, module.stride)
+            padding: Any = module.padding
+            a = nn.functional.unfold(a, module.kernel_size, module.dilation, padding, module.stride)
         a, d = a.transpose(1, 2), d.flatten(2).transpose(1, 2)
     elif a.ndim > 3:
         a, d = a.flatten(1, -2), d.flatten(1, -2)

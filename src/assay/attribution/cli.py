@@ -71,7 +71,7 @@ def bench(
 ) -> None:
     """Make benchmarks of your own data and judge methods on them."""
     from assay.attribution.builders import AttributionBenchmark
-    from assay.attribution.compare import compare
+    from assay.attribution.comparison import compare
     from assay.attribution.data import Split, split_rows
     from assay.attribution.errors import AttributionError, UnsupportedModel
     from assay.attribution.fitting import FitSpec

@@ -435,7 +435,7 @@ class _Stack:
     def __init__(self, models: list[nn.Module], spec: FitSpec, device: Any) -> None:
         self.spec, self.n = spec, len(models)
         self.skeleton = models[0].to(device).train()
-        params, buffers = torch.func.stack_module_state([m.to(device) for m in models])  # type: ignore[arg-type]
+        params, buffers = torch.func.stack_module_state([m.to(device) for m in models])
         self.names = list(params)
         self.params = [params[name].detach().clone().requires_grad_() for name in self.names]
         self.buffers = dict(buffers)

@@ -94,7 +94,7 @@ def read_table(path: PathLike, label: str, *, drop: Sequence[str] = (), regressi
     missing = frame[label].isna()
     if missing.any():
         raise DataFormatError(
-            f"{target}: {int(missing.sum())} rows have no label, the first is row {int(missing.idxmax())}"
+            f"{target}: {int(missing.sum())} rows have no label, the first is row {int(np.flatnonzero(missing.to_numpy())[0])}"
         )
     unknown = [name for name in drop if name not in frame.columns]
     if unknown:

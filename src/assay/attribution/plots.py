@@ -10,7 +10,7 @@ import numpy as np
 from assay.attribution.errors import AttributionError
 
 if TYPE_CHECKING:
-    from assay.attribution.compare import Comparison
+    from assay.attribution.comparison import Comparison
 
 
 def plot_comparison(found: Comparison, *, ax: Any = None, value: str = "normalized") -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.attribution.compare import Comparison
+from assay.attribution.comparison import Comparison
 from assay.attribution.errors import AttributionError, ShapeMismatch
 from assay.attribution.farm import write_whole
 from assay.attribution.plots import as_images

@@ -169,7 +169,10 @@ class Gradients:
         """Inner products of all pairs."""
         out = self.layers[0].dot(other.layers[0])
         for mine, theirs in zip(self.layers[1:], other.layers[1:], strict=True):
-            out += mine.dot(theirs)
+            if isinstance(mine, Factor) and isinstance(theirs, Factor) and mine.a.ndim == theirs.a.ndim == 2:
+                out.addcmul_(mine.a @ theirs.a.T, mine.d @ theirs.d.T)
+            else:
+                out += mine.dot(theirs)
         return out
 
     def squares(self) -> Float[Tensor, " rows"]:
@@ -204,7 +207,7 @@ class Gradients:
         layers: list[Factor | Flat] = []
         for same in zip(*(p.layers for p in parts), strict=True):
             if all(isinstance(x, Factor) for x in same):
-                layers.append(Factor(torch.cat([x.a for x in same]), torch.cat([x.d for x in same])))  # type: ignore[union-attr]
+                layers.append(Factor(torch.cat([x.a for x in same]), torch.cat([x.d for x in same])))
             else:
                 layers.append(Flat(torch.cat([x.flat() for x in same])))
         return Gradients(layers)

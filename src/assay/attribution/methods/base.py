@@ -88,9 +88,14 @@ class Attributor(BaseEstimator):
             Names the first bad row.
         """
         self._ready(X_test, targets)
-        out = np.empty((len(X_test), self.n_train_), dtype=np.float32)
+        out: np.ndarray | None = None
         for rows, part, scores in self._all_parts(X_test, targets, batch_size):
-            out[rows, part] = scores.cpu().numpy() if isinstance(scores, Tensor) else scores
+            if tuple(scores.shape) == (len(X_test), self.n_train_):
+                return scores.detach().to(torch.float32).cpu().numpy()  # one block is the whole answer: no copy
+            if out is None:
+                out = np.empty((len(X_test), self.n_train_), dtype=np.float32)
+            out[rows, part] = scores.cpu().numpy()
+        assert out is not None
         return out
 
     def top_k(
@@ -120,7 +125,7 @@ class Attributor(BaseEstimator):
             values = torch.cat([old_v, new.float()], 1)
             places = torch.cat([old_i, torch.arange(part.start, part.stop, device=new.device).expand(len(new), -1)], 1)
             keep = min(k, values.shape[1])
-            chosen_v, chosen = values.sort(1, descending=True, stable=True)
+            chosen_v, chosen = values.sort(dim=1, descending=True, stable=True)
             best[rows, :keep] = chosen_v[:, :keep].cpu().numpy()
             indices[rows, :keep] = places.gather(1, chosen[:, :keep]).cpu().numpy()
             filled[rows] = keep

@@ -210,19 +210,19 @@ class EKFAC(GradientAttributor):
             x, y = self.X_[rows], self.y_[rows]
             turned = self._turn(self.model_.gradients(x, y))
             if parallel:
-                pieces = [
-                    ((t.d**2) @ b.inverse * (t.a**2)).sum(1)
-                    if t.a.ndim == 2
-                    else ((t.matrix() ** 2) * b.inverse).sum((1, 2))  # type: ignore[union-attr]
-                    for b, t in zip(self.bases_, turned.layers, strict=True)
-                ]
-                value = sum(pieces)
+                value = torch.zeros(len(x), dtype=self.model_.dtype, device=x.device)
+                for basis, layer in zip(self.bases_, turned.layers, strict=True):
+                    assert isinstance(layer, Factor)
+                    if layer.a.ndim == 2:
+                        value = value + ((layer.d**2) @ basis.inverse * (layer.a**2)).sum(1)
+                    else:
+                        value = value + ((layer.matrix() ** 2) * basis.inverse).sum((1, 2))
                 if self.model_.target == "margin":
                     value = value / torch.sigmoid(-self.model_.explained(x, y))
             else:
                 asked = self._precondition(self.model_.gradients(x, y, of=self.model_.target))
                 value = pairwise(Gradients([Flat(v) for v in asked]), turned)
-            out[rows] = (value * self._factor).float().cpu().numpy()  # type: ignore[operator]
+            out[rows] = (value * self._factor).float().cpu().numpy()
         return out
 
     def _explain_failure(self) -> str:
@@ -321,11 +321,11 @@ def _moments(found: list[Gradients]) -> list[Tensor]:
     """``A, S`` of each layer, summed over rows (positions too)."""
     out: list[Tensor] = []
     for layers in zip(*(g.layers for g in found), strict=True):
-        a = layers[0].a.flatten(0, -2)  # type: ignore[union-attr]
+        a = layers[0].a.flatten(0, -2)
         out.append(a.T @ a)
         total = None
         for layer in layers:
-            d = layer.d.flatten(0, -2)  # type: ignore[union-attr]
+            d = layer.d.flatten(0, -2)
             one = d.T @ d
             total = one if total is None else total + one
         assert total is not None

@@ -215,17 +215,16 @@ class TracIn(GradDot):
 
     def _parts(self, X: Any, targets: Any) -> Iterator[tuple[slice, Tensor]]:
         x, labels = self._questions(X, targets)
-        pieces: list[tuple[slice, Tensor]] = []
         asked = []
         for state in self.states_:
             with self.model_.state(state):
                 asked.append(self.model_.gradients(x, labels, of=self.model_.target, bias=self._bias))
         if self.train_.kept is not None:
-            total = sum(
-                r * a.dot(t.kept)  # type: ignore[arg-type]
-                for r, a, t in zip(self.rates_, asked, self.trains_, strict=True)
-            )
-            yield slice(0, self.n_train_), total * self._factor  # type: ignore[operator, misc]
+            total = torch.zeros(len(x), self.n_train_, dtype=self.model_.dtype, device=x.device)
+            for rate, a, train in zip(self.rates_, asked, self.trains_, strict=True):
+                assert train.kept is not None
+                total += rate * a.dot(train.kept)
+            yield slice(0, self.n_train_), total * self._factor
             return
         for low in range(0, self.n_train_, self.train_.block):
             rows = slice(low, min(low + self.train_.block, self.n_train_))
@@ -237,7 +236,6 @@ class TracIn(GradDot):
                 scores = one if scores is None else scores + one
             assert scores is not None
             yield rows, scores * self._factor
-        del pieces
 
     def attribute_set(self, X_test: Any, targets: Any = None, batch_size: int = 256) -> Float[np.ndarray, " n"]:
         """One score a training row for a set of test rows."""

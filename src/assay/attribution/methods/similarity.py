@@ -99,8 +99,8 @@ class RepresenterPoints(GradientAttributor):
         self.layer_ = self.model_.last_linear
         module = dict(self.model_.module.named_modules())[self.layer_]
         self.rows_ = self._represent(x)
-        outputs = module.weight.shape[0]  # type: ignore[union-attr, index]
-        self.weight_, self.alpha_ = self._train(self.rows_, labels, int(outputs))  # type: ignore[arg-type]
+        outputs = module.weight.shape[0]
+        self.weight_, self.alpha_ = self._train(self.rows_, labels, int(outputs))
 
     def _represent(self, x: Tensor) -> Tensor:
         a = self.model_.inputs_of(self.layer_, x)
@@ -124,7 +124,7 @@ class RepresenterPoints(GradientAttributor):
             return loss
 
         with torch.enable_grad():
-            optimizer.step(closure)  # type: ignore[arg-type]
+            optimizer.step(closure)
         logits = (a @ weight.detach().T).requires_grad_()
         labels = y.double() if y.dtype.is_floating_point else y
         (gradient,) = torch.autograd.grad(loss_rows(logits, labels, task).sum(), logits)

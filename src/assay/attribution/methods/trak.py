@@ -89,13 +89,17 @@ class TRAK(GradientAttributor):
                 member.size, dim, self.projection, self.seed + m, dtype=member.dtype, device=self.X_.device
             )
             phi = self._features(member, projection, self.X_, self.y_)
-            gram = phi.T @ phi
-            lam = self.reg * float(gram.diagonal().mean())
+            lam = self.reg * float((phi**2).sum()) / dim  # reg times the mean diagonal of Phi' Phi
             if not lam > 0:
                 raise AttributionError("all gradients are zero: the model does not depend on the chosen layers")
+            # (Phi'Phi + lam)^-1 Phi' = Phi' (Phi Phi' + lam)^-1, kept as (d, N), by the smaller of the two
+            gram = phi.T @ phi if dim <= len(phi) else phi @ phi.T
             gram.diagonal().add_(lam)
-            # (Phi'Phi + lam)^-1 Phi', kept as (d, N)
-            self.solved_.append(torch.cholesky_solve(phi.T, torch.linalg.cholesky(gram)))
+            factor = torch.linalg.cholesky(gram)
+            if dim <= len(phi):
+                self.solved_.append(torch.cholesky_solve(phi.T, factor))
+            else:
+                self.solved_.append(torch.cholesky_solve(phi, factor).T)
             self.projections_.append(projection)
             q += self._q(member)
         self.q_ = q / len(self.members_)

@@ -84,7 +84,7 @@ def recall_at_k(
 
 
 def _finish(name: str, values: np.ndarray, marked: np.ndarray, value: Any, drop: bool) -> MetricResult:
-    has = marked.any(1)
+    has: np.ndarray = np.asarray(marked.any(1))
     if not drop:
         values = np.where(np.isnan(values), 0.0, values)
     n = marked.shape[1]
@@ -92,7 +92,7 @@ def _finish(name: str, values: np.ndarray, marked: np.ndarray, value: Any, drop:
     known: dict[int, float] = {}
     for p in np.unique(marked.sum(1)):
         known[int(p)] = float((_first_hit(n, int(p)) * ranks).sum())
-    counted = has if drop else np.ones(len(has), dtype=bool)
+    counted = has if drop else np.full(has.shape, True)
     chance = float(np.mean([known[int(p)] for p in marked.sum(1)[counted]])) if counted.any() else 0.0
     ceiling = 1.0 if drop else float(has.mean())
     return from_rows(name, values, chance, ceiling, why_dropped="no training row entails any of the queried facts")
@@ -176,7 +176,7 @@ def tail_patch(
         patch.restore()
     ceiling = float("nan")
     if "best" in chosen:
-        has = np.array([len(r) > 0 for r in chosen["best"]])
+        has = np.array([bool(len(r)) for r in chosen["best"]])
         ceiling = float(sums["best"][has].mean()) if has.any() else float("nan")
     return from_rows("tail_patch", sums["top"], float(sums["random"].mean()), ceiling)
 

@@ -229,7 +229,7 @@ def point_removal(
     order = np.argsort(-worth if mode.endswith("high") else worth, kind="stable")
     shuffled = np.random.default_rng(chance_seed).permutation(n)
     labels = check_rows("y_test", y_test, len(X_test))
-    groups = []
+    groups: list[Any] = []
     for fraction in fractions:
         if not 0 < fraction < 1:
             raise AttributionError(f"fractions lie between 0 and 1, not {fraction}")
