@@ -75,10 +75,15 @@ class LocalEndpoint:
                 status, text = outer.answer(body)
                 if status == 200:
                     data = {
-                        "id": "x", "object": "chat.completion", "created": 1, "model": body["model"],
-                        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+                        "id": "x",
+                        "object": "chat.completion",
+                        "created": 1,
+                        "model": body["model"],
+                        "choices": [
+                            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+                        ],
                         "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
-                    }  # fmt: skip
+                    }
                 else:
                     data = {"error": {"message": text, "type": "x"}}
                 raw = json.dumps(data).encode()

@@ -24,7 +24,7 @@ from assay.formulas.systems.base import Suggestion
 
 
 def test_files_without_stored_values_are_recalculated(tmp_path):
-    """RUCKBReasoning/SpreadsheetBench#31, #13, SpreadsheetBench-2#3: files written by openpyxl have no stored values."""
+    """RUCKBReasoning/SpreadsheetBench#31, #13, SpreadsheetBench-2#3: openpyxl writes no stored values."""
     book = openpyxl.Workbook()
     page = book.active
     page.title = "S"

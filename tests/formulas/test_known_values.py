@@ -234,9 +234,17 @@ def test_check_8_neighbour_fills_every_column():
     columns = {f"A{i}": float(i) for i in range(1, 21)} | {f"B{i}": f"=A{i}*2" for i in range(1, 21)}
     book = Workbook.from_cells({"S": columns})
     for row in range(2, 21):
-        task = Task("t", book, CellRef("S", row, 2), truth=f"A{row}*2", removed=frozenset(CellRef("S", r, 2) for r in range(row, 21)))
+        task = Task(
+            "t",
+            book,
+            CellRef("S", row, 2),
+            truth=f"A{row}*2",
+            removed=frozenset(CellRef("S", r, 2) for r in range(row, 21)),
+        )
         assert system.suggest(task, 1)[0].formula == f"A{row}*2"
-    first = Task("t", book, CellRef("S", 1, 2), truth="A1*2", removed=frozenset(CellRef("S", r, 2) for r in range(1, 21)))
+    first = Task(
+        "t", book, CellRef("S", 1, 2), truth="A1*2", removed=frozenset(CellRef("S", r, 2) for r in range(1, 21))
+    )
     assert system.suggest(first) == []
 
 
@@ -310,7 +318,9 @@ def test_check_11_no_built_in_system_suggests_a_circle(fresh, extend):
 
 def test_check_12_structured_references(public):
     columns = ("Qty", "a#b", "c]d", "Field 4 ")
-    cells = {"A1": "Qty", "B1": "a#b", "C1": "c]d", "D1": "Field 4 "} | {f"{c}{r}": float(r) for c in "ABCD" for r in (2, 3)}
+    cells = {"A1": "Qty", "B1": "a#b", "C1": "c]d", "D1": "Field 4 "} | {
+        f"{c}{r}": float(r) for c in "ABCD" for r in (2, 3)
+    }
     book = Workbook.from_cells({"S": cells}, tables=[Table("Table", "S", 1, 1, 3, 4, columns)])
     at = CellRef("S", 3, 5)
     engine = Engine("builtin")
@@ -343,17 +353,23 @@ def test_check_13_fxbench_file(tmp_path):
         abstain = i == 4
         rows.append(
             {
-                "id": f"fxbench-{i}", "function": "ABSTAIN" if abstain else "SUM", "formula": "" if abstain else "=" + formula,
-                "target_cell": CellRef("", row, col).address, "target_sheet": "Invoice", "workbook": path.read_bytes(),
+                "id": f"fxbench-{i}",
+                "function": "ABSTAIN" if abstain else "SUM",
+                "formula": "" if abstain else "=" + formula,
+                "target_cell": CellRef("", row, col).address,
+                "target_sheet": "Invoice",
+                "workbook": path.read_bytes(),
             }
-        )  # fmt: skip
+        )
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
     tasks = load_fxbench(tmp_path / "x.parquet")
     assert [t.id for t in tasks] == [f"fxbench-{i}" for i in range(5)]
     assert [t.abstain for t in tasks] == [False] * 4 + [True]
     assert tasks[4].truth is None
     assert tasks[0].view.formula(tasks[0].cell) is None
-    assert Engine().evaluate(tasks[0].book, "Invoice", tasks[0].cell, tasks[0].truth) == tasks[0].book.value(tasks[0].cell)
+    assert Engine().evaluate(tasks[0].book, "Invoice", tasks[0].cell, tasks[0].truth) == tasks[0].book.value(
+        tasks[0].cell
+    )
     assert not is_error(tasks[0].book.value(tasks[0].cell))
 
 

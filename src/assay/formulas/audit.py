@@ -70,7 +70,8 @@ def audit(
 
     Examples
     --------
-    >>> cells = {f"A{i}": i for i in range(1, 7)} | {f"B{i}": f"=A{i}*2" for i in range(1, 7)} | {"B3": 6.5, "B5": "=A5*3"}
+    >>> cells = {f"A{i}": i for i in range(1, 7)} | {f"B{i}": f"=A{i}*2" for i in range(1, 7)}
+    >>> cells |= {"B3": 6.5, "B5": "=A5*3"}
     >>> [(f.kind, f.cell, f.expected) for f in audit(Workbook.from_cells({"S": cells | {"B6": "=A6*2"}}))]
     [('number typed over a formula', 'B3', 'A3*2')]
     >>> cells["B3"], cells["A7"], cells["B7"] = "=A3*2", 7, "=A7*2"
@@ -178,14 +179,18 @@ def _between_copies(work: _Audit) -> Iterator[Finding]:
             before, after = work.cls(row - down, col - right), work.cls(row + down, col + right)
             if before < 0 or before != after or before == own:
                 continue
-            more = (work.cls(row - 2 * down, col - 2 * right) == before) + (work.cls(row + 2 * down, col + 2 * right) == before)
+            more = (work.cls(row - 2 * down, col - 2 * right) == before) + (
+                work.cls(row + 2 * down, col + 2 * right) == before
+            )
             if not more:
                 continue
             # a line of its own across (a total row) explains the difference
             left, other = work.cls(row - right, col - down), work.cls(row + right, col + down)
             if own >= 0 and (left == own or other == own):
                 continue
-            if own < 0 and (work.constant_number(row - right, col - down) and work.constant_number(row + right, col + down)):
+            if own < 0 and (
+                work.constant_number(row - right, col - down) and work.constant_number(row + right, col + down)
+            ):
                 continue
             source = (row - down, col - right)
             if own >= 0 and work.form(row, col) == work.form(*source):
@@ -193,7 +198,9 @@ def _between_copies(work: _Audit) -> Iterator[Finding]:
             expected = work.copy(source, (row, col))
             if expected is None:
                 continue
-            evidence = f"{column_name(col - right)}{row - down} and {column_name(col + right)}{row + down} hold one formula"
+            evidence = (
+                f"{column_name(col - right)}{row - down} and {column_name(col + right)}{row + down} hold one formula"
+            )
             name = "outlier in block" if own >= 0 else "number typed over a formula"
             yield work.finding(name, row, col, expected, evidence)
             break
@@ -228,7 +235,11 @@ def _by_formula(work: _Audit) -> Iterator[Finding]:
                         own = [r for r in refs if r.sheet is None or r.sheet.upper() == work.sheet.name.upper()]
                         place = f"{column_name(own[i].col1)}{own[i].row1}"
                         yield work.finding(
-                            "blank precedent", row, col, f"a value in {place}", f"{place} is blank, other copies have one"
+                            "blank precedent",
+                            row,
+                            col,
+                            f"a value in {place}",
+                            f"{place} is blank, other copies have one",
                         )
         blank.clear()
 
@@ -268,7 +279,9 @@ def _short_range(work: _Audit, at: CellRef, read: Formula) -> Iterator[Finding]:
         while line >= 1 and (number(line) or formula_like_inside(line)) and first - line <= 50:
             value = work.sheet.value(line, at.col) if down else work.sheet.value(at.row, line)
             above = (line - 1, at.col) if down else (at.row, line - 1)
-            header_year = isinstance(value, float) and 1900 <= value <= 2100 and value == int(value) and work.cls(*above) == -2
+            header_year = (
+                isinstance(value, float) and 1900 <= value <= 2100 and value == int(value) and work.cls(*above) == -2
+            )
             if header_year:
                 break
             start = line
@@ -294,7 +307,7 @@ def _other_function(work: _Audit, at: CellRef, read: Formula) -> Iterator[Findin
         return
     if len(node.args) != 1 or not isinstance(node.args[0], Ref) or node.args[0].kind != "range":
         return
-    row1, col1, row2, col2 = node.args[0].box()
+    _row1, col1, row2, col2 = node.args[0].box()
     if not (col1 == col2 == at.col and row2 < at.row):
         return
     place = label_left(work.sheet, at.row, at.col)
@@ -318,7 +331,7 @@ def _numbers_as_text(work: _Audit) -> Iterator[Finding]:
     for i in np.flatnonzero((a.kind == TEXT) & (a.cls < 0)):
         row, col = int(a.row[i]), int(a.col[i])
         value = work.sheet.value(row, col)
-        if not isinstance(value, str) or not value.strip()[:1] in "0123456789-+.$€£(" or not value.strip():
+        if not isinstance(value, str) or value.strip()[:1] not in "0123456789-+.$€£(" or not value.strip():
             continue
         number = text_to_number(value)
         if number is None or any(c in value for c in ":/") or value.count("-") > 1:
@@ -326,5 +339,9 @@ def _numbers_as_text(work: _Audit) -> Iterator[Finding]:
         beside = [work.kind.get((row + d) * WIDTH + col, (0, 0))[0] == NUMBER for d in (-1, 1) if row + d >= 1]
         if numbers[col] >= 3 and any(beside):
             yield work.finding(
-                "number as text", row, col, f"the number {number:g}", f"column {column_name(col)} holds {numbers[col]} numbers"
+                "number as text",
+                row,
+                col,
+                f"the number {number:g}",
+                f"column {column_name(col)} holds {numbers[col]} numbers",
             )

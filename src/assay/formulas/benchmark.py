@@ -55,9 +55,13 @@ def evaluate(task: Task, method: Method, context: RunContext) -> Mapping[str, fl
     step = max(1, len(curve.recall) // 50)
     for recall, precision in list(zip(curve.recall, curve.precision, strict=True))[::step]:
         context.curve("precision over recall", float(recall), float(precision), x_label="recall")
-    context.note(notes=report.notes, tasks=len(results), interval=list(report.interval), by_function=_by_function(results))
+    context.note(
+        notes=report.notes, tasks=len(results), interval=list(report.interval), by_function=_by_function(results)
+    )
     (context.artifact("results.jsonl")).write_bytes((context.checkpoints / "results.jsonl").read_bytes())
-    return {name: value for name, value in report.figures.items() if name in benchmark.metrics and not math.isnan(value)}
+    return {
+        name: value for name, value in report.figures.items() if name in benchmark.metrics and not math.isnan(value)
+    }
 
 
 def _by_function(results: list[Any]) -> dict[str, list[int]]:
@@ -70,7 +74,7 @@ def _by_function(results: list[Any]) -> dict[str, list[int]]:
 
 
 def _seeded(method: Method) -> bool:
-    return "seed" in getattr(method.factory, "parameter_names", lambda: [])()
+    return "seed" in getattr(method.factory, "parameter_names", list)()
 
 
 def check_parses(bench: Benchmark, method: Method) -> None:
@@ -138,7 +142,11 @@ for _mode in ("fresh", "extend"):
         f"made-{_mode}", partial(made_tasks, _mode), title=f"Made workbooks, {_mode}", books=40, n=200, seed=1
     )
     benchmark.add_task(
-        f"public-small-{_mode}", partial(public_tasks, _mode), title=f"Six public workbooks, {_mode}", names=SMALL, **_POI
+        f"public-small-{_mode}",
+        partial(public_tasks, _mode),
+        title=f"Six public workbooks, {_mode}",
+        names=SMALL,
+        **_POI,
     )
     benchmark.add_task(f"public-{_mode}", partial(public_tasks, _mode), title=f"Public workbooks, {_mode}", **_POI)
 

@@ -64,7 +64,9 @@ def suggest(
         if s.evidence:
             console.print(f"    look at: {escape(', '.join(c.address for c in s.evidence[:8]))}")
         if times and i == 0:
-            console.print("    time: " + ", ".join(f"{name} {ms:.1f} ms" for name, ms in s.parts) + f"; {s.ms:.1f} ms in all")
+            console.print(
+                "    time: " + ", ".join(f"{name} {ms:.1f} ms" for name, ms in s.parts) + f"; {s.ms:.1f} ms in all"
+            )
     if advice.fill:
         bad = [c for c in advice.fill if c.problem]
         console.print(f"{len(advice.fill) - len(bad)} of {len(advice.fill)} cells can be filled")
@@ -155,7 +157,9 @@ def coverage(
     strategy: Annotated[list[str] | None, typer.Option(help="Context strategy, again for more.")] = None,
     budget: Annotated[list[int] | None, typer.Option(help="Tokens, again for more.")] = None,
     tokenizer: Annotated[str, typer.Option(help="bytes4, or tiktoken:<encoding>.")] = "bytes4",
-    plot: Annotated[Path | None, typer.Option(help="Draw coverage over tokens into this file (.png, .pdf, .svg).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw coverage over tokens into this file (.png, .pdf, .svg).")
+    ] = None,
 ) -> None:
     """Say which share of tasks each context strategy can answer at all, under budgets of tokens."""
     from rich.console import Console
@@ -216,7 +220,17 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of `run`.")]) -> 
 
     reports = score(folder)
     table = Table(box=None)
-    names = ("correct", "correct_k", "exact", "sketch", "precision", "abstained_rightly", "not_executable", "p50_ms", "p95_ms")
+    names = (
+        "correct",
+        "correct_k",
+        "exact",
+        "sketch",
+        "precision",
+        "abstained_rightly",
+        "not_executable",
+        "p50_ms",
+        "p95_ms",
+    )
     for head in ("system", "correct, 95 %", *names[1:], "tasks"):
         table.add_column(head, justify="left" if head == "system" else "right")
     for r in reports:

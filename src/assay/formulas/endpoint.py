@@ -1,4 +1,4 @@
-"""A language model as a system: a context, a prompt, an answer that is read leniently. All calls go through `assay.llm`."""
+"""A language model as a system: a context, a prompt, an answer read leniently; calls go through `assay.llm`."""
 
 from __future__ import annotations
 

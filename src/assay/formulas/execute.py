@@ -272,7 +272,7 @@ class Judge:
         own = [p for p in self._inputs if p[0] == self.task.cell.sheet] or self._inputs
         sheet = own[0][0]
         rows = sorted({p[1] for p in own if p[0] == sheet})
-        inside = [r for r in range(rows[0] + 1, rows[-1] + 1)] or [rows[0]]
+        inside = list(range(rows[0] + 1, rows[-1] + 1)) or [rows[0]]
         row = int(inside[int(rng.integers(len(inside)))])
         made = _Copy("row inserted", dict(self._base), None, row, sheet)
         made.truth = self._on(made, self.truth)

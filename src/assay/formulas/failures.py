@@ -11,7 +11,21 @@ from assay.formulas.endpoint import Endpoint, restricted
 from assay.formulas.errors import BudgetTooSmall, FormulaError
 from assay.formulas.evaluate import Engine
 from assay.formulas.grammar import CellRef, column_name, parse
-from assay.formulas.grammar.nodes import Binary, Bool, Call, Missing, Name, Node, Number, Paren, Postfix, Ref, String, StructuredRef, Unary
+from assay.formulas.grammar.nodes import (
+    Binary,
+    Bool,
+    Call,
+    Missing,
+    Name,
+    Node,
+    Number,
+    Paren,
+    Postfix,
+    Ref,
+    String,
+    StructuredRef,
+    Unary,
+)
 from assay.formulas.intent import intent_cells
 from assay.formulas.regions import column_header, label_left
 from assay.formulas.runs import judged
@@ -134,10 +148,19 @@ _WORDS = {
     "VLOOKUP": "the value in column {2} of {1} for {0}", "LEN": "the length of {}", "UPPER": "{} in capitals",
 }  # fmt: skip
 _OPERATORS = {
-    "+": "{} plus {}", "-": "{} minus {}", "*": "the product of {} and {}", "/": "{} divided by {}", "^": "{} to the power of {}",
-    "&": "{} followed by {}", "=": "{} equals {}", "<>": "{} differs from {}", "<": "{} is below {}", ">": "{} is above {}",
-    "<=": "{} is at most {}", ">=": "{} is at least {}",
-}  # fmt: skip
+    "+": "{} plus {}",
+    "-": "{} minus {}",
+    "*": "the product of {} and {}",
+    "/": "{} divided by {}",
+    "^": "{} to the power of {}",
+    "&": "{} followed by {}",
+    "=": "{} equals {}",
+    "<>": "{} differs from {}",
+    "<": "{} is below {}",
+    ">": "{} is above {}",
+    "<=": "{} is at most {}",
+    ">=": "{} is at least {}",
+}
 
 
 def describe(formula: str, book: Workbook, cell: CellRef) -> str:
@@ -189,7 +212,9 @@ def _words(node: Node, book: Workbook, cell: CellRef) -> str:
                 return f"{args[1]} if {args[0]}" + (f", else {args[2]}" if len(args) > 2 else "")
             known = _WORDS.get(node.function)
             try:
-                return known.format(*args) if known is not None else f"{node.function} of {', '.join(args) or 'nothing'}"
+                return (
+                    known.format(*args) if known is not None else f"{node.function} of {', '.join(args) or 'nothing'}"
+                )
             except IndexError:
                 return f"{node.function} of {', '.join(args)}"
     return "a value"

@@ -40,11 +40,11 @@ def load_fxbench(path: str | os.PathLike[str], limit: int | None = None) -> list
     for number, row in enumerate(table.slice(0, limit).to_pylist() if limit else table.to_pylist()):
         name = row["id"] or f"row {number}"
         try:
-            data = row["workbook"]
-            data = data.get("bytes") if isinstance(data, dict) else data
-            book = Workbook.open(bytes(data))
+            given = row["workbook"]
+            data: bytes = bytes(given["bytes"] if isinstance(given, dict) else given)
+            book = Workbook.open(data)
             book.path = f"{name}.xlsx"
-            book.data = bytes(data)  # type: ignore[attr-defined]
+            book.data = data
             sheet = book.sheet(row["target_sheet"]).name if row["target_sheet"] else next(iter(book.sheets))
             cell = parse_address(row["target_cell"], sheet)._replace(sheet=sheet)
         except (FormulaError, TypeError) as error:
@@ -89,7 +89,11 @@ def load_autoformula(folder: str | os.PathLike[str]) -> list[Task]:
             cell = CellRef(book.sheet(sheet).name, row + step, col + step)
             truth = book.formula(cell)
             if truth is not None:
-                tasks.append(Task(str(key), book, cell, "", truth, False, frozenset([cell]), None, outermost(truth), "autoformula"))
+                tasks.append(
+                    Task(
+                        str(key), book, cell, "", truth, False, frozenset([cell]), None, outermost(truth), "autoformula"
+                    )
+                )
                 break
     return tasks
 
@@ -132,10 +136,14 @@ def load_spreadsheetbench(folder: str | os.PathLike[str]) -> list[SheetTask]:
             if answer.exists():
                 found.append(
                     SheetTask(
-                        f"{name}/{file.name.partition('_')[0]}", str(row.get("instruction", "")), str(file), str(answer),
-                        str(row.get("answer_sheet", "")), str(row.get("answer_position", "")),
+                        f"{name}/{file.name.partition('_')[0]}",
+                        str(row.get("instruction", "")),
+                        str(file),
+                        str(answer),
+                        str(row.get("answer_sheet", "")),
+                        str(row.get("answer_position", "")),
                     )
-                )  # fmt: skip
+                )
     return found
 
 
@@ -157,7 +165,20 @@ def suggestion_tasks(tasks: list[SheetTask]) -> list[Task]:
                     removed = frozenset(
                         CellRef(sheet.name, r, c) for r, c, _ in sheet.formula_cells() if own.formula(r, c) is None
                     )
-                    found.append(Task(f"{task.id}!{cell}", after, cell, "", formula, False, removed, None, outermost(formula), "forum"))
+                    found.append(
+                        Task(
+                            f"{task.id}!{cell}",
+                            after,
+                            cell,
+                            "",
+                            formula,
+                            False,
+                            removed,
+                            None,
+                            outermost(formula),
+                            "forum",
+                        )
+                    )
                     break
     return found
 

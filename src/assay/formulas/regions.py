@@ -165,7 +165,7 @@ def _whole(sheet: Sheet, book: Workbook | None) -> SheetMap:
 
 
 def _header_rows(a: CellArrays, key: Any, label: Any, box: Any, styled: Any) -> Int[np.ndarray, " n"]:
-    """Rows at the top of each region that hold texts only, followed by a row that does not (or that looks different)."""
+    """Rows at the top of each region that hold texts only, followed by one that does not (or looks different)."""
     count = len(box)
     depth = a.row - box[label, 0]
     open_ = np.ones(count, bool)

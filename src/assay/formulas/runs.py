@@ -21,7 +21,14 @@ from assay.formulas.tasks import Task
 
 
 def judged(
-    task: Task, system: str, suggestions: Sequence[Suggestion], ms: float, engine: Engine, *, copies: int = 8, seed: int = 0
+    task: Task,
+    system: str,
+    suggestions: Sequence[Suggestion],
+    ms: float,
+    engine: Engine,
+    *,
+    copies: int = 8,
+    seed: int = 0,
 ) -> Result:
     """The result of a task: every suggestion compared as text and by execution.
 
@@ -62,9 +69,14 @@ def judged(
 
 def _plain(suggestion: Suggestion) -> dict[str, object]:
     return {
-        "formula": suggestion.formula, "score": float(suggestion.score), "source": suggestion.source, "ms": suggestion.ms,
-        "reason": suggestion.reason, "evidence": [str(c) for c in suggestion.evidence], "parts": list(suggestion.parts),
-    }  # fmt: skip
+        "formula": suggestion.formula,
+        "score": float(suggestion.score),
+        "source": suggestion.source,
+        "ms": suggestion.ms,
+        "reason": suggestion.reason,
+        "evidence": [str(c) for c in suggestion.evidence],
+        "parts": list(suggestion.parts),
+    }
 
 
 def result_key(task: Task, system: System) -> str:
@@ -181,7 +193,12 @@ def _called(
     except Exception as error:
         ms = (time.perf_counter() - began) * 1000
         return Result(
-            task.id, system.name, task.abstain, task.function, ms=ms, error=f"{type(error).__name__}: {str(error)[:300]}"
+            task.id,
+            system.name,
+            task.abstain,
+            task.function,
+            ms=ms,
+            error=f"{type(error).__name__}: {str(error)[:300]}",
         )
     ms = (time.perf_counter() - began) * 1000
     result = judged(task, system.name, suggestions, ms, engine, copies=copies, seed=seed)

@@ -66,7 +66,9 @@ def _operations(tree: Any) -> set[str]:
     return {n.function if isinstance(n, Call) else n.op for n in tree.walk() if isinstance(n, (Call, Binary))}
 
 
-def keystrokes_saved(task: Task, top: Callable[[Task], str | None], right: Callable[[str], bool] | None = None) -> float:
+def keystrokes_saved(
+    task: Task, top: Callable[[Task], str | None], right: Callable[[str], bool] | None = None
+) -> float:
     """``(L - p - 1) / L``: L characters of the truth, p of the shortest prefix from which the first suggestion stays
     right, 1 for the key that accepts it; 0 where it never does.
 
@@ -198,7 +200,9 @@ def summarise(results: Sequence[Result]) -> Report:
         "sketch": sum(s["sketch"] for s in first) / n if with_truth else float("nan"),
         "function_f1": sum(s["function_f1"] for s in first) / n if with_truth else float("nan"),
         "correct_with_truth": sum(r.top1 for r in with_truth) / n if with_truth else float("nan"),
-        "abstained_rightly": float(np.mean([r.top1 for r in rows if r.abstain])) if len(rows) > len(with_truth) else float("nan"),
+        "abstained_rightly": float(np.mean([r.top1 for r in rows if r.abstain]))
+        if len(rows) > len(with_truth)
+        else float("nan"),
         "precision": float(np.mean([r.top1 for r in shown])) if shown else float("nan"),
         "shown": len(shown) / len(rows),
         "parses": sum(s["parses"] for s in first) / len(first) if first else float("nan"),
@@ -214,7 +218,9 @@ def summarise(results: Sequence[Result]) -> Report:
     notes = []
     stale = [r.task for r in with_truth if r.reproduces is False]
     if stale:
-        notes.append(f"{len(stale)} truths do not give their stored value here (marked, not left out): {', '.join(stale[:5])}")
+        notes.append(
+            f"{len(stale)} truths do not give their stored value here (marked, not left out): {', '.join(stale[:5])}"
+        )
     failed = [r for r in rows if r.error]
     if failed:
         notes.append(f"{len(failed)} calls failed, the first: {failed[0].error}")

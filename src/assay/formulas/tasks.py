@@ -299,7 +299,9 @@ def _abstain_tasks(books: Sequence[Workbook], n: int, rng: np.random.Generator) 
     pools: tuple[list[tuple[Workbook, CellRef]], ...] = ([], [], [])
     for book in books:
         for sheet in book.sheets.values():
-            labels, inputs, blanks = [], [], []
+            labels: list[tuple[int, int]] = []
+            inputs: list[tuple[int, int]] = []
+            blanks: list[tuple[int, int]] = []
             a = sheet.arrays()
             for row, col, kind, cls in zip(
                 a.row.tolist(), a.col.tolist(), a.kind.tolist(), a.cls.tolist(), strict=True
@@ -377,7 +379,7 @@ def save_tasks(tasks: Sequence[Task], folder: str | os.PathLike[str]) -> Path:
     for task in tasks:
         book = task.book
         if id(book) not in names:
-            data = getattr(book, "data", None)
+            data = book.data
             if data is None and not book.path:
                 raise TaskFileError(f"the workbook of the task {task.id} is in memory only; write it to a file first")
             data = data if data is not None else Path(book.path).read_bytes()
@@ -427,12 +429,18 @@ def load_tasks(folder: str | os.PathLike[str]) -> list[Task]:
             intent = row.get("intent")
             tasks.append(
                 Task(
-                    row["id"], books[name], parse_address(row["cell"], row["sheet"]), row.get("prefix", ""),
-                    row.get("truth"), bool(row.get("abstain")), frozenset(parse_address(c) for c in row.get("removed", [])),
+                    row["id"],
+                    books[name],
+                    parse_address(row["cell"], row["sheet"]),
+                    row.get("prefix", ""),
+                    row.get("truth"),
+                    bool(row.get("abstain")),
+                    frozenset(parse_address(c) for c in row.get("removed", [])),
                     None if intent is None else frozenset(parse_address(c) for c in intent),
-                    row.get("function", ""), row.get("mode", ""),
+                    row.get("function", ""),
+                    row.get("mode", ""),
                 )
-            )  # fmt: skip
+            )
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise TaskFileError(f"tasks.jsonl line {number}: {type(error).__name__} {error}") from error
     return tasks

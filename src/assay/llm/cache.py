@@ -116,9 +116,15 @@ class Ledger:
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 line = {
-                    "at": time.time(), "model": model, "key": key[:16], "prompt_tokens": prompt_tokens,
-                    "completion_tokens": completion_tokens, "price": 0.0 if cached else price, "seconds": round(seconds, 4),
-                    "cached": cached, "error": error,
-                }  # fmt: skip
+                    "at": time.time(),
+                    "model": model,
+                    "key": key[:16],
+                    "prompt_tokens": prompt_tokens,
+                    "completion_tokens": completion_tokens,
+                    "price": 0.0 if cached else price,
+                    "seconds": round(seconds, 4),
+                    "cached": cached,
+                    "error": error,
+                }
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")

@@ -149,9 +149,14 @@ class Client:
             found = self.cache.get(key) if self.cache is not None else None
             if found is not None and isinstance(found.get("text"), str):
                 answer = Completion(
-                    found["text"], int(found.get("prompt_tokens", 0)), int(found.get("completion_tokens", 0)),
-                    float(found.get("price", 0.0)), float(found.get("seconds", 0.0)), True, str(found.get("finish", "")),
-                )  # fmt: skip
+                    found["text"],
+                    int(found.get("prompt_tokens", 0)),
+                    int(found.get("completion_tokens", 0)),
+                    float(found.get("price", 0.0)),
+                    float(found.get("seconds", 0.0)),
+                    True,
+                    str(found.get("finish", "")),
+                )
                 self.ledger.add(
                     key, self.model, prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens,
                     price=answer.price, seconds=answer.seconds, cached=True,
@@ -160,7 +165,11 @@ class Client:
             if self.offline:
                 raise NotOnRecord(
                     f"offline, and the answer to request {key[:12]} is not in the cache"
-                    + (f" {self.cache.folder}" if self.cache is not None else " (there is no cache; set ASSAY_LLM_CACHE)")
+                    + (
+                        f" {self.cache.folder}"
+                        if self.cache is not None
+                        else " (there is no cache; set ASSAY_LLM_CACHE)"
+                    )
                 )
             try:
                 answer = self._send(self.request(messages, **options))
@@ -238,7 +247,9 @@ class Client:
                     f"{self.base_url} answered {error.status_code}: {_said(error)}", error.status_code
                 ) from error
             except openai.APIError as error:
-                raise EndpointRefused(f"{self.base_url} answered with what is no completion ({_said(error)})") from error
+                raise EndpointRefused(
+                    f"{self.base_url} answered with what is no completion ({_said(error)})"
+                ) from error
             seconds = time.perf_counter() - began
         choices = getattr(answer, "choices", None)
         if not choices:

@@ -208,7 +208,9 @@ def _must_fit(used: int, budget: int | None, task: Task) -> None:
         )
 
 
-def line_text(task: Task, lines: Iterable[tuple[str, Iterable[CellRef]]], budget: int | None, count: Counter) -> Context:
+def line_text(
+    task: Task, lines: Iterable[tuple[str, Iterable[CellRef]]], budget: int | None, count: Counter
+) -> Context:
     """Lines in the order of their worth, cut at the first that does not fit.
 
     Raises

@@ -57,9 +57,7 @@ def compressed_lines(task: Task, k: int = 2, redact: bool = False) -> Iterator[t
         yield from _sheet_lines(task, sheet, prefix, k, redact)
 
 
-def _sheet_lines(
-    task: Task, sheet: Sheet, prefix: str, k: int, redact: bool
-) -> Iterator[tuple[str, list[CellRef]]]:
+def _sheet_lines(task: Task, sheet: Sheet, prefix: str, k: int, redact: bool) -> Iterator[tuple[str, list[CellRef]]]:
     a = sheet.arrays()
     if not len(a.row):
         return
@@ -83,7 +81,9 @@ def _sheet_lines(
             entries.setdefault(placeholder(value) if hide else shown(value), []).append((row, col))
     lines: list[tuple[float, str, list[CellRef]]] = []
     for text, places in entries.items():
-        boxes = rectangles(np.array([p[0] for p in places]), np.array([p[1] for p in places]), np.ones(len(places), int))
+        boxes = rectangles(
+            np.array([p[0] for p in places]), np.array([p[1] for p in places]), np.ones(len(places), int)
+        )
         shown_places = ",".join(address_of(box, prefix) for box in boxes.box[:12])
         near = min(abs(r - task.cell.row) + abs(c - task.cell.col) for r, c in places)
         lines.append((near, f"{text}|{shown_places}\n", [CellRef(sheet.name, r, c) for r, c in places]))
@@ -92,14 +92,20 @@ def _sheet_lines(
         found = rectangles(a.row[numbers], a.col[numbers], key[numbers])
         for box, kind in zip(found.box, found.key, strict=True):
             row1, col1, row2, col2 = (int(x) for x in box)
-            near = max(0, row1 - task.cell.row, task.cell.row - row2) + max(0, col1 - task.cell.col, task.cell.col - col2)
+            near = max(0, row1 - task.cell.row, task.cell.row - row2) + max(
+                0, col1 - task.cell.col, task.cell.col - col2
+            )
             size = (row2 - row1 + 1) * (col2 - col1 + 1)
-            value = shown(sheet.value(row1, col1)) if size == 1 and not redact else {"": "number", "%": "percent", "$": "currency", "d": "date"}[
-                LETTERS[int(kind) - KEY_NUMBER]
-            ]  # fmt: skip
+            value = (
+                shown(sheet.value(row1, col1))
+                if size == 1 and not redact
+                else {"": "number", "%": "percent", "$": "currency", "d": "date"}[LETTERS[int(kind) - KEY_NUMBER]]
+            )
             corners = {(row1, col1), (row2, col2), (row1, col2), (row2, col1)}
             cells = (
-                [(r, c) for r in range(row1, row2 + 1) for c in range(col1, col2 + 1)] if size <= 3000 else sorted(corners)
+                [(r, c) for r in range(row1, row2 + 1) for c in range(col1, col2 + 1)]
+                if size <= 3000
+                else sorted(corners)
             )
             lines.append((near, f"{value}|{address_of(box, prefix)}\n", [CellRef(sheet.name, r, c) for r, c in cells]))
     lines.sort(key=lambda line: line[0])

@@ -80,7 +80,10 @@ def _distance(sheet: Sheet, rects: Rects, found: Any, cell: CellRef) -> Any:
     if at is not None:
         box = found.regions[at]
         inside = (
-            (rects.box[:, 0] >= box[0]) & (rects.box[:, 2] <= box[2]) & (rects.box[:, 1] >= box[1]) & (rects.box[:, 3] <= box[3])
+            (rects.box[:, 0] >= box[0])
+            & (rects.box[:, 2] <= box[2])
+            & (rects.box[:, 1] >= box[1])
+            & (rects.box[:, 3] <= box[3])
         )
         distance[inside] *= 0.5
         distance[inside & (rects.key == KEY_HEADER)] = 0.5
@@ -167,7 +170,11 @@ def _r1c1(sheet: Sheet, row: int, col: int) -> str:
 def _redacted_r1c1(sheet: Sheet, row: int, col: int) -> str:
     text = redacted_formula(sheet.formula(row, col) or "")
     try:
-        return parse(text.replace("<number>", "_number_"), CellRef(sheet.name, row, col)).to_r1c1().replace("_number_", "<number>")
+        return (
+            parse(text.replace("<number>", "_number_"), CellRef(sheet.name, row, col))
+            .to_r1c1()
+            .replace("_number_", "<number>")
+        )
     except FormulaError:
         return "<formula>"
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from assay.formulas.errors import StepLimit
-from assay.formulas.workbook.values import NAME as NAME_ERROR
 from assay.formulas.workbook.values import (
     DIV0,
     NA,
@@ -22,6 +21,7 @@ from assay.formulas.workbook.values import (
     number_text,
     serial_from_date,
 )
+from assay.formulas.workbook.values import NAME as NAME_ERROR
 
 if TYPE_CHECKING:
     from assay.formulas.evaluate.evaluator import Evaluator
@@ -131,7 +131,9 @@ _US = re.compile(r"(\d{1,2})[-/](\d{1,2})[-/](\d{2}|\d{4})\Z")
 _WORDS = re.compile(r"(\d{1,2})[- ]([A-Za-z]{3,9})[- ,]+(\d{2}|\d{4})\Z")
 _WORDS_US = re.compile(r"([A-Za-z]{3,9})\.? (\d{1,2}),? (\d{2}|\d{4})\Z")
 _CLOCK = re.compile(r"(\d{1,4}):(\d{2})(?::(\d{2}(?:\.\d+)?))?\s*([AaPp][Mm])?\Z")
-_MONTHS = {m: i + 1 for i, m in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split())}
+_MONTHS = {
+    m: i + 1 for i, m in enumerate(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"])
+}
 
 
 @lru_cache(maxsize=4096)
@@ -444,7 +446,8 @@ class Function:
         ``(context, *arguments)``.
     kinds : str
         A letter an argument: ``s`` one value (lifted over arrays), ``r`` as it comes (areas stay areas), ``a`` as it
-        comes and computed in array mode, ``e`` as ``r`` with errors as values, ``l`` not evaluated (the node itself). A star at the end repeats the last.
+        comes and computed in array mode, ``e`` as ``r`` with errors as values, ``l`` not evaluated (the node itself).
+        A star at the end repeats the last.
     least, most : int
     """
 
@@ -480,8 +483,39 @@ def function(
 
 
 __all__ = [
-    "ABSENT", "DIV0", "FUNCTIONS", "NA", "NAME_ERROR", "NUM", "REF", "VALUE", "Area", "Argument", "Context", "ErrorValue", "Fault",
-    "Function", "Grid", "Lambda", "Value", "compare", "criterion", "fail", "finite", "flat", "function", "grid_of",
-    "need", "number_text", "numbers", "numbers_a", "rank_of", "text_to_number", "to_bool", "to_int", "to_number",
-    "to_text", "wildcard",
-]  # fmt: skip
+    "ABSENT",
+    "DIV0",
+    "FUNCTIONS",
+    "NA",
+    "NAME_ERROR",
+    "NUM",
+    "REF",
+    "VALUE",
+    "Area",
+    "Argument",
+    "Context",
+    "ErrorValue",
+    "Fault",
+    "Function",
+    "Grid",
+    "Lambda",
+    "Value",
+    "compare",
+    "criterion",
+    "fail",
+    "finite",
+    "flat",
+    "function",
+    "grid_of",
+    "need",
+    "number_text",
+    "numbers",
+    "numbers_a",
+    "rank_of",
+    "text_to_number",
+    "to_bool",
+    "to_int",
+    "to_number",
+    "to_text",
+    "wildcard",
+]

@@ -221,7 +221,8 @@ class Evaluator:
             return found[0][0]
         if isinstance(found, Lambda):
             fail(ErrorValue("#CALC!"))
-        return found  # type: ignore[no-any-return]
+        value: Value = found
+        return value
 
     def broadcast(self, compute: Callable[..., Value], arguments: list[Any], errors: bool = False) -> Any:
         """A function of single values over grids that are stretched to one another."""
@@ -479,10 +480,8 @@ def _constant(node: Node) -> Value:
             return node.value
         case ErrorLiteral():
             return ErrorValue(node.kind)
-        case Unary(op="-", operand=Number()):
-            return -node.operand.value
-        case Unary(operand=Number()):
-            return node.operand.value
+        case Unary(op=op, operand=Number(value=value)):
+            return -value if op == "-" else value
     raise UnsupportedFunction("an array of this kind")
 
 

@@ -94,16 +94,14 @@ class PointerNet(nn.Module):
         given: Int[Tensor, "batch length"],
     ) -> Float[Tensor, "batch length symbols"]:
         """Logits of symbols (the first `SIZE`) and pointers (one an item) after each given symbol."""
-        batch, length = given.shape
+        _batch, length = given.shape
         is_pointer = given >= SIZE
         item = (given - SIZE).clamp(min=0) + 1
         at = torch.gather(memory, 1, item[..., None].expand(-1, -1, memory.shape[-1]))
         y = torch.where(is_pointer[..., None], self.pointed(at), self.symbols(given.clamp(max=SIZE - 1)))
         y = y + self.places(torch.arange(length, device=given.device))
         causal = torch.ones(length, length, dtype=torch.bool, device=given.device).triu(1)
-        y = self.norm(
-            self.decoder(y, memory, tgt_mask=causal, memory_key_padding_mask=~there, tgt_is_causal=True)
-        )
+        y = self.norm(self.decoder(y, memory, tgt_mask=causal, memory_key_padding_mask=~there, tgt_is_causal=True))
         pointers = self.query(y) @ self.key(memory[:, 1:]).transpose(1, 2) / memory.shape[-1] ** 0.5
         pointers = pointers.masked_fill(~there[:, None, 1:], -1e9)
         return torch.cat([self.out(y), pointers], -1)

@@ -18,7 +18,6 @@ from assay.formulas.errors import FormulaError
 from assay.formulas.grammar import CellRef, Formula
 from assay.formulas.grammar.nodes import (
     Binary,
-    Bool as BoolNode,
     Call,
     Missing,
     Node,
@@ -29,26 +28,125 @@ from assay.formulas.grammar.nodes import (
     String,
     Unary,
 )
+from assay.formulas.grammar.nodes import (
+    Bool as BoolNode,
+)
 from assay.formulas.grammar.printer import canonical_number
 
-FUNCTIONS = (
-    "SUM/1 SUM/2 SUM/3 AVERAGE/1 MAX/1 MIN/1 COUNT/1 COUNTA/1 MEDIAN/1 STDEV/1 IF/3 IF/2 COUNTIF/2 SUMIF/3 AVERAGEIF/3 "
-    "COUNTIFS/4 SUMIFS/3 SUMIFS/5 VLOOKUP/4 VLOOKUP/3 INDEX/2 MATCH/3 ROUND/2 ABS/1 PMT/3 IFERROR/2 AND/2 OR/2 NOT/1 "
-    "LEFT/2 RIGHT/2 MID/3 LEN/1 CONCATENATE/2 CONCATENATE/3 TEXT/2 UPPER/1 LOWER/1 TRIM/1 SUBTOTAL/2 RANK/2 DATE/3 "
-    "YEAR/1 MONTH/1 DAY/1 SUMPRODUCT/2 PRODUCT/2 INT/1 MOD/2 SQRT/1"
-).split()
+FUNCTIONS = [
+    "SUM/1",
+    "SUM/2",
+    "SUM/3",
+    "AVERAGE/1",
+    "MAX/1",
+    "MIN/1",
+    "COUNT/1",
+    "COUNTA/1",
+    "MEDIAN/1",
+    "STDEV/1",
+    "IF/3",
+    "IF/2",
+    "COUNTIF/2",
+    "SUMIF/3",
+    "AVERAGEIF/3",
+    "COUNTIFS/4",
+    "SUMIFS/3",
+    "SUMIFS/5",
+    "VLOOKUP/4",
+    "VLOOKUP/3",
+    "INDEX/2",
+    "MATCH/3",
+    "ROUND/2",
+    "ABS/1",
+    "PMT/3",
+    "IFERROR/2",
+    "AND/2",
+    "OR/2",
+    "NOT/1",
+    "LEFT/2",
+    "RIGHT/2",
+    "MID/3",
+    "LEN/1",
+    "CONCATENATE/2",
+    "CONCATENATE/3",
+    "TEXT/2",
+    "UPPER/1",
+    "LOWER/1",
+    "TRIM/1",
+    "SUBTOTAL/2",
+    "RANK/2",
+    "DATE/3",
+    "YEAR/1",
+    "MONTH/1",
+    "DAY/1",
+    "SUMPRODUCT/2",
+    "PRODUCT/2",
+    "INT/1",
+    "MOD/2",
+    "SQRT/1",
+]
 OPERATORS = ("+", "-", "*", "/", "^", "&", "=", "<>", "<", ">", "<=", ">=")
-NUMBERS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 24, 25, 30, 40, 50, 52, 55, 60, 65, 70, 75, 80, 90, 100, 109, 360,
-           365, 1000, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5)  # fmt: skip
+NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    12,
+    15,
+    20,
+    24,
+    25,
+    30,
+    40,
+    50,
+    52,
+    55,
+    60,
+    65,
+    70,
+    75,
+    80,
+    90,
+    100,
+    109,
+    360,
+    365,
+    1000,
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+    0.25,
+    0.5,
+)
 STRINGS = ("", " ", "yes", "no", "pass", "fail", "Yes", "No", "OK", "Y", "N", ", ", "-", "x", "ok")
 ROWS = ("own", "first", "last", "above", "below")
 FIXED = {"free": 0, "all": 15, "rows": 5, "cols": 10}
 
 VOCABULARY: tuple[str, ...] = (
-    "<pad>", "<start>", "CELL", "RANGE", "NEG", "PERCENT", "TRUE", "FALSE", "MISSING",
-    *(f"call:{f}" for f in FUNCTIONS), *(f"op:{o}" for o in OPERATORS), *(f"num:{canonical_number(float(n))}" for n in NUMBERS),
-    *(f"str:{s}" for s in STRINGS), *(f"row:{r}" for r in ROWS), *(f"fix:{f}" for f in FIXED),
-)  # fmt: skip
+    "<pad>",
+    "<start>",
+    "CELL",
+    "RANGE",
+    "NEG",
+    "PERCENT",
+    "TRUE",
+    "FALSE",
+    "MISSING",
+    *(f"call:{f}" for f in FUNCTIONS),
+    *(f"op:{o}" for o in OPERATORS),
+    *(f"num:{canonical_number(float(n))}" for n in NUMBERS),
+    *(f"str:{s}" for s in STRINGS),
+    *(f"row:{r}" for r in ROWS),
+    *(f"fix:{f}" for f in FIXED),
+)
 INDEX = {symbol: i for i, symbol in enumerate(VOCABULARY)}
 SIZE = len(VOCABULARY)
 MAX_SYMBOLS = 64
@@ -112,7 +210,7 @@ class Choices:
 
     def any_cell(self) -> Bool[np.ndarray, " n"]:
         """Items with at least one cell to point to."""
-        return (self.rows > 0).any(1) if len(self.rows) else np.zeros(0, bool)
+        return np.asarray((self.rows > 0).any(1)) if len(self.rows) else np.zeros(0, bool)
 
     def ends(self, first: int, row: int) -> Bool[np.ndarray, "n rows"]:
         """Item and row choices that can end a range that begins there: below or right of it, the target not inside."""

@@ -41,9 +41,11 @@ class SketchPointer:
         if net is None:
             path = os.environ.get(MODEL, "")
             if not path:
-                raise FormulaError(f"there is no trained model: train one (assay formulas train -o FILE) and name it in {MODEL}")
-            net = self.load(path).net
-        self.net = net.eval()
+                raise FormulaError(
+                    f"there is no trained model: train one (assay formulas train -o FILE) and name it in {MODEL}"
+                )
+            net = type(self).load(path).net
+        self.net: PointerNet = net.eval()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str = "cpu") -> SketchPointer:
@@ -61,7 +63,9 @@ class SketchPointer:
         except FileNotFoundError as error:
             raise FormulaError(f"there is no trained model {path}") from error
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise FormulaError(f"{path} is no model of this kind ({type(error).__name__}: {str(error)[:120]})") from error
+            raise FormulaError(
+                f"{path} is no model of this kind ({type(error).__name__}: {str(error)[:120]})"
+            ) from error
         return cls(net.to(torch.device(device)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:

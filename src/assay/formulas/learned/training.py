@@ -23,9 +23,7 @@ def training_tasks(books: int = 1500, seed: int = 9_500) -> list[Task]:
     for start in range(0, books, 100):
         made = make_workbooks(min(100, books - start), seed + start // 100)
         for mode in ("fresh", "extend"):
-            tasks += build_tasks(
-                made, 100_000, mode, seed=seed, per_function_cap=100_000, per_file_cap=12, abstain=0.0
-            )
+            tasks += build_tasks(made, 100_000, mode, seed=seed, per_function_cap=100_000, per_file_cap=12, abstain=0.0)
     return tasks
 
 
@@ -54,7 +52,7 @@ def tensors(encoded: Sequence[Encoded]) -> tuple[Tensor, Tensor, Tensor, Tensor]
     for i, e in enumerate(encoded):
         m = len(e.features)
         features[i, :m], words[i, :m], present[i, :m] = e.features, e.words, True
-        symbols[i, : len(e.symbols or ())] = e.symbols
+        symbols[i, : len(e.symbols or ())] = e.symbols or []
     return torch.from_numpy(features), torch.from_numpy(words), torch.from_numpy(present), torch.from_numpy(symbols)
 
 
@@ -84,7 +82,7 @@ def train_pointer(
 
     def loss(model: torch.nn.Module, batch: tuple[Tensor, ...], step: int) -> Tensor:
         features, words, present, symbols = _trimmed(*batch)
-        return model.loss(features, words, present, symbols)  # type: ignore[operator, no-any-return]
+        return model.loss(features, words, present, symbols)  # type: ignore[operator]
 
     def validate(model: torch.nn.Module) -> float:
         assert held is not None
@@ -95,9 +93,16 @@ def train_pointer(
         return total / len(held[0])
 
     settings = TrainConfig(
-        epochs=epochs, lr=lr, optimizer="adamw", weight_decay=0.01, schedule="cosine", warmup=0.05, clip_norm=1.0, seed=seed,
+        epochs=epochs,
+        lr=lr,
+        optimizer="adamw",
+        weight_decay=0.01,
+        schedule="cosine",
+        warmup=0.05,
+        clip_norm=1.0,
+        seed=seed,
         device=device,
-    )  # fmt: skip
+    )
     result = train(
         net, loss, tensor_batches(*data, batch_size=batch_size), settings, validate=validate if held else None,
         checkpoint=checkpoint, callback=callback,
@@ -105,10 +110,10 @@ def train_pointer(
     return net, result
 
 
-def _trimmed(features: Tensor, words: Tensor, present: Tensor, symbols: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _trimmed(
+    features: Tensor, words: Tensor, present: Tensor, symbols: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A batch without columns that are padding in all its rows."""
     items = int(present.sum(1).max())
     length = int((symbols >= 0).sum(1).max())
     return features[:, :items], words[:, :items], present[:, :items], symbols[:, :length]
-
-

@@ -121,7 +121,7 @@ class Aggregate:
             value, formula = sheet.value(*place), sheet.formula(*place)
             if value is None and formula is None:
                 blanks += 1
-                if blanks > 1 or last == 0 and blanks > 1:
+                if blanks > 1 or (last == 0 and blanks > 1):
                     break
                 line -= 1
                 continue

@@ -56,7 +56,8 @@ class Cascade:
     ) -> None:
         if not (0 <= accept <= 1 and 0 <= threshold <= 1):
             raise FormulaError(f"accept and threshold are shares between 0 and 1, not {accept} and {threshold}")
-        self.systems = list(systems) if systems is not None else [Neighbour(), Aggregate(), _default_retrieval()]
+        default: list[System] = [Neighbour(), Aggregate()]
+        self.systems = list(systems) if systems is not None else [*default, _default_retrieval()]
         if not self.systems:
             raise FormulaError("a cascade needs at least one system")
         self.accept, self.threshold = accept, threshold
@@ -81,9 +82,11 @@ class Cascade:
                 else:  # two systems that agree
                     both = 1 - (1 - old.score) * (1 - 0.5 * share)
                     pool[form] = replace(
-                        old, score=max(old.score, share, min(both, 0.99)), reason=f"{old.reason}; also {suggestion.reason}",
+                        old,
+                        score=max(old.score, share, min(both, 0.99)),
+                        reason=f"{old.reason}; also {suggestion.reason}",
                         evidence=tuple(dict.fromkeys((*old.evidence, *suggestion.evidence))),
-                    )  # fmt: skip
+                    )
             if pool and max(s.score for s in pool.values()) >= self.accept:
                 break
         ms = (time.perf_counter() - began) * 1000

@@ -55,4 +55,4 @@ class NamedSystem:
 
     def parameter_names(self) -> list[str]:
         """Parameters that the system takes."""
-        return [p for p in inspect.signature(system_class(self.name)).parameters]
+        return list(inspect.signature(system_class(self.name)).parameters)

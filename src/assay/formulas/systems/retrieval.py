@@ -92,7 +92,7 @@ def around(book: Workbook, cell: CellRef) -> tuple[str, str, list[str]]:
     at = found.region_at(cell.row, cell.col, reach=2)
     heads: list[str] = []
     if at is not None:
-        row1, col1, row2, col2 = (int(x) for x in found.regions[at])
+        row1, col1, _row2, col2 = (int(x) for x in found.regions[at])
         top = row1 + max(0, int(found.header_rows[at]) - 1)
         for col in range(col1, min(col2, col1 + 30) + 1):
             value = sheet.value(top, col)
@@ -102,7 +102,9 @@ def around(book: Workbook, cell: CellRef) -> tuple[str, str, list[str]]:
 
 
 def _document_words(header: str, label: str, heads: Sequence[str], sketch: str = "") -> tuple[str, ...]:
-    found = [f"h:{w}" for w in words(header)] * 2 + [f"l:{w}" for w in words(label)] + [w for h in heads for w in words(h)]
+    found = (
+        [f"h:{w}" for w in words(header)] * 2 + [f"l:{w}" for w in words(label)] + [w for h in heads for w in words(h)]
+    )
     # beginnings of words bring singular and plural, and many compounds, together
     found += [f"h:{w[:4]}~" for w in words(header) if len(w) > 4]
     return tuple(found + ([f"s:{sketch}"] if sketch else []))
@@ -256,7 +258,9 @@ class _Place:
         self.book, self.sheet, self.cell, self.map = book, sheet, cell, found
         self.header, self.label = header, label
         at = found.region_at(cell.row, cell.col, reach=2)
-        self.box = tuple(int(x) for x in found.regions[at]) if at is not None else (cell.row, cell.col, cell.row, cell.col)
+        self.box = (
+            tuple(int(x) for x in found.regions[at]) if at is not None else (cell.row, cell.col, cell.row, cell.col)
+        )
         self.depth = int(found.header_rows[at]) if at is not None else 0
         self.evidence: tuple[CellRef, ...] = ()
         row1, col1, _, col2 = self.box
@@ -353,7 +357,9 @@ class _Place:
         if self._labels is None:
             a = self.sheet.arrays()
             spots = np.flatnonzero((a.kind == 2) & (a.cls < 0))[:3000]
-            self._labels = [(int(a.row[i]), int(a.col[i]), str(self.sheet.value(int(a.row[i]), int(a.col[i])))) for i in spots]
+            self._labels = [
+                (int(a.row[i]), int(a.col[i]), str(self.sheet.value(int(a.row[i]), int(a.col[i])))) for i in spots
+            ]
         best: tuple[float, int, int] | None = None
         for row, col, text in self._labels:
             score = similar(text, label)
@@ -366,7 +372,7 @@ class _Place:
         return (best[1], best[2], best[0]) if best else None
 
     def _range(self, role: Role) -> tuple[Ref, float] | None:
-        row1, col1, row2, col2 = self.box
+        _row1, _col1, _row2, _col2 = self.box
         if role.tall == 1 and role.kind == "range":  # along the own row
             if role.down != 0:
                 return None
@@ -378,9 +384,7 @@ class _Place:
                         break
                     last = last or col
                     first = col
-                elif last:
-                    break
-                elif self.cell.col - col > 4:
+                elif last or self.cell.col - col > 4:
                     break
             if not last or last - first < 1:
                 return None
@@ -446,7 +450,9 @@ class _Place:
                     if role.kind == "cell":
                         return None
                     last_col = min(col2, col + role.wide - 1)
-                    if last_col - col + 1 != role.wide or not any_filled(self.book, name, row1 + depth, col, row2, last_col):
+                    if last_col - col + 1 != role.wide or not any_filled(
+                        self.book, name, row1 + depth, col, row2, last_col
+                    ):
                         continue
                     return Ref("range", row1 + depth, col, row2, last_col, role.fixed, name), max(score, 0.6)
         return None

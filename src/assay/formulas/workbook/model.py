@@ -420,6 +420,7 @@ class Workbook:
         self.date1904 = date1904
         self.path = path
         self.parts = parts
+        self.data: bytes | None = None
         self._upper = {name.upper(): name for name in self.sheets}
 
     @classmethod

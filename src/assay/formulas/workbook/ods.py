@@ -1,4 +1,4 @@
-"""Reading .ods (OpenDocument spreadsheets): cells, formulas in A1 notation, number formats, names and database ranges."""
+"""Reading .ods (OpenDocument): cells, formulas in A1 notation, number formats and names."""
 
 from __future__ import annotations
 

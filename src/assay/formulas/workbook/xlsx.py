@@ -34,7 +34,7 @@ from assay.formulas.workbook.reading import limit_error, parts_of, style_letter
 from assay.formulas.workbook.values import ErrorValue, Value, serial_from_iso
 
 
-class _Cells(WorkSheetParser):  # type: ignore[misc]
+class _Cells(WorkSheetParser):
     """Rows, merged ranges and tables of a sheet; nothing else of it is read."""
 
     def __init__(self, source: Any, strings: list[str], date1904: bool, path: str, max_cells: int) -> None:
@@ -145,7 +145,7 @@ class _Cells(WorkSheetParser):  # type: ignore[misc]
             self.blocks[position] = (first.row, first.col, last.row, last.col)
 
 
-class _Reader(ExcelReader):  # type: ignore[misc]
+class _Reader(ExcelReader):
     def read_cells(self, path: str, max_cells: int) -> Workbook:
         self.read_manifest()
         self.read_strings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -117,7 +118,7 @@ def _root(f: Callable[[float], float], guess: float) -> float:
             return new
         x = new
     points = [-0.99, -0.9, -0.5, -0.2, -0.05, 0.0001, 0.05, 0.2, 0.5, 1.0, 3.0, 10.0, 100.0]
-    for low, high in zip(points, points[1:], strict=False):
+    for low, high in itertools.pairwise(points):
         try:
             a, b = f(low), f(high)
         except (OverflowError, ZeroDivisionError):

@@ -262,9 +262,10 @@ def _called(ctx: Context, made: Argument, args: list[Any]) -> Any:
 @function("MAP", "r*", 2)
 def _map(ctx: Context, *args: Argument) -> Grid:
     *grids, made = args
-    return ctx.run.broadcast(  # type: ignore[no-any-return]
+    found: Grid = ctx.run.broadcast(
         lambda *values: ctx.run.scalar(_called(ctx, made, list(values)), ctx), [grid_of(g) for g in grids], errors=True
     )
+    return found
 
 
 @function("REDUCE", "rrr")

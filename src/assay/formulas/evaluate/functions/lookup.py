@@ -179,7 +179,7 @@ def _xlookup(
         raise
     tall = (where.height if isinstance(where, Area) else len(grid_of(where))) > 1
     if isinstance(result, Area):
-        if tall or result.height > 1 and result.width == 1:
+        if tall or (result.height > 1 and result.width == 1):
             return Area(
                 result.sheets, result.row1 + place, result.col1, result.row1 + place, result.col2, result.source
             )
@@ -220,8 +220,8 @@ def _offset(
     a: Argument,
     rows: Value,
     cols: Value,
-    height: Value = ABSENT,
-    width: Value = ABSENT,  # type: ignore[assignment]
+    height: Argument = ABSENT,
+    width: Argument = ABSENT,
 ) -> Area:
     if not isinstance(a, Area):
         fail(VALUE)

@@ -96,7 +96,7 @@ def _sumproduct(ctx: Context, *args: Argument) -> float:
             if isinstance(value, ErrorValue):
                 raise Fault(value)
             plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-            product *= value if plain else 0.0  # type: ignore[operator]
+            product *= value if plain else 0.0
         total.append(product)
     return math.fsum(total)
 
@@ -496,8 +496,19 @@ def _sequence(ctx: Context, rows: Value, cols: Value = 1.0, start: Value = 1.0, 
     return [[first + by * (i * width + j) for j in range(width)] for i in range(height)]
 
 
-_SUBTOTALS = {1: "AVERAGE", 2: "COUNT", 3: "COUNTA", 4: "MAX", 5: "MIN", 6: "PRODUCT", 7: "STDEV", 8: "STDEVP", 9: "SUM",
-              10: "VAR", 11: "VARP"}  # fmt: skip
+_SUBTOTALS = {
+    1: "AVERAGE",
+    2: "COUNT",
+    3: "COUNTA",
+    4: "MAX",
+    5: "MIN",
+    6: "PRODUCT",
+    7: "STDEV",
+    8: "STDEVP",
+    9: "SUM",
+    10: "VAR",
+    11: "VARP",
+}
 
 
 @function("SUBTOTAL", "sr*", 2)

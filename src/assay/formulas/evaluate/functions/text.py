@@ -228,8 +228,9 @@ def _textsplit(ctx: Context, x: Value, columns: Value, rows: Value = None) -> Gr
 
 
 @function("HYPERLINK", "ss", 1)
-def _hyperlink(ctx: Context, link: Value, shown: Value = ABSENT) -> Value:  # type: ignore[assignment]
-    return to_text(link) if shown is ABSENT else shown
+def _hyperlink(ctx: Context, link: Value, shown: Argument = ABSENT) -> Value:
+    value: Value = to_text(link) if shown is ABSENT else shown
+    return value
 
 
 _ROMAN = [(1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"),
