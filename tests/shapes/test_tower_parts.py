@@ -73,6 +73,12 @@ def test_columns_of_other_units_are_scaled():
     assert prepare(X).scaled
 
 
+def test_columns_of_one_unit_with_far_signal_are_not_scaled():
+    rng = np.random.default_rng(0)
+    signal = rng.random((500, 1)) * [30.0, 10.0, 0.0, 0.0]
+    assert not prepare(signal + rng.normal(size=(500, 4)) * 0.3).scaled  # deviations differ 30-fold, noise does not
+
+
 def test_shuffled_columns_keep_one_axis_of_a_line_and_none_of_its_components():
     rng = np.random.default_rng(0)
     line = rng.uniform(0, 10, (500, 1)) * np.ones((1, 20)) + rng.normal(size=(500, 20))

@@ -116,9 +116,10 @@ def prepare(
         Of AnnData: an entry of ``obsm``, or ``"X"``. Default: ``X_pca`` if it is there, else principal components of
         the log-normalised 2000 most variable genes.
     scale : {"auto", True, False, None}
-        z-scores. ``"auto"``: if the standard deviations of the columns differ more than 10-fold and columns are
-        correlated, above 0.01 and above what chance leaves at the 1 % level. Principal components are not, nor are the
-        axes of a thin ring, whose noise would be blown up.
+        z-scores. ``"auto"``: if the standard deviations of the columns differ more than 10-fold, so do those of what
+        the other columns leave of each (the noise of columns of one unit is alike, however large the signal), and
+        columns are correlated, above 0.01 and above what chance leaves at the 1 % level. Principal components are not,
+        nor are the axes of a thin ring, whose noise would be blown up.
     rank : "auto" or int
 
     Raises
@@ -346,7 +347,28 @@ def _scaling(
     correlation = np.corrcoef(sample, rowvar=False).reshape(d, -1)
     np.fill_diagonal(correlation, 0.0)
     chance = ndtri(1 - CHANCE / max(d * (d - 1), 1)) / np.sqrt(len(sample))  # two-sided, over all pairs
-    return none if np.abs(correlation).max() < max(UNCORRELATED, chance) else full
+    if np.abs(correlation).max() < max(UNCORRELATED, chance):
+        return none
+    left = unexplained(np.asarray(sample, dtype=np.float64))
+    return full if left.max() > 10 * left.min() else none
+
+
+def unexplained(X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " d"]:
+    """Standard deviation of what a linear fit on all other columns leaves of each.
+
+    It is 1 / sqrt of the diagonal of the inverse covariance.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(5000, 1))
+    >>> unexplained(np.hstack([x, 3 * x]) + rng.normal(size=(5000, 2)) * [0.1, 0.1]).round(2).tolist()
+    [0.11, 0.32]
+    """
+    scale = np.maximum(X.std(axis=0), 1e-300)
+    covariance = np.cov(X / scale, rowvar=False).reshape(X.shape[1], -1)
+    inverse = np.linalg.inv(covariance + 1e-10 * np.eye(len(covariance)))
+    return scale / np.sqrt(np.diag(inverse))
 
 
 def _principal_axes(
