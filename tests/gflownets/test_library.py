@@ -471,6 +471,7 @@ def test_command_line(tmp_path):
     lines = run(app, ["sample", str(out), "-n", "5"]).output.strip().splitlines()
     assert len([json.loads(line) for line in lines]) == 5
     assert "log Z" in run(app, ["eval", str(out), "--exact", "-n", "64"]).output
+    assert "no scenario" in str(run(app, ["bench", "--scenario", "chess"]).exception)
     assert run(app, ["check-env", "assay.gflownets.envs:Hypergrid", "--walks", "2"]).exit_code == 0
     assert run(app, ["fit", "--env", "table", "--data", str(table), "--out", str(out), "--lr", "0.5"]).exit_code != 0
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
     from assay.gflownets.exact import StateGraph
     from assay.gflownets.graphs import Posterior, exact_posterior
-    from assay.gflownets.model import GFlowNet, Samples
+    from assay.gflownets.model import GFlowNet
     from assay.gflownets.objectives import OBJECTIVES, make_objective
     from assay.gflownets.problems import (
         DAGProblem,
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         qm9_small,
         tfbind8,
     )
+    from assay.gflownets.results import Samples
     from assay.gflownets.schedules import Constant, Cosine, Exponential, Linear
     from assay.gflownets.train import Config, Trainer, compile_cache
     from assay.gflownets.trees import read_alignment
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 # What needs JAX is imported when it is used.
 _LAZY = {
     "GFlowNet": "model",
-    "Samples": "model",
+    "Samples": "results",
     **dict.fromkeys(
         (
             "SequenceProblem",

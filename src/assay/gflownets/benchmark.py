@@ -50,8 +50,7 @@ class SpaceTask:
         """Hash of the environment with its rewards, and of the training budget."""
         import equinox as eqx
 
-        from assay.gflownets.checkpoint import digest
-        from assay.gflownets.model import described
+        from assay.gflownets.checkpoint import described, digest
 
         env = self.make()
         return digest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -98,3 +99,13 @@ def load(path: str | Path, like: Any, identity: str) -> tuple[Any, dict[str, Any
     if not same:
         raise CheckpointMismatch(f"{path} holds arrays of other sizes; it was written with another network or buffer")
     return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in found]), facts
+
+
+def described(value: Any) -> str:
+    """Everything of an environment but its arrays, as text that is the same in every process (no addresses)."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [f"{f.name}={described(getattr(value, f.name))}" for f in dataclasses.fields(value)]
+        return f"{type(value).__qualname__}({', '.join(parts)})"
+    if isinstance(value, (int, float, str, bool, tuple, type(None))):
+        return repr(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)

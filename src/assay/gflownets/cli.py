@@ -211,3 +211,39 @@ def check_environment(
     typer.echo(
         f"{type(env).__name__} is sound: {report.walks} walks, {report.states} states, longest {report.longest} steps"
     )
+
+
+@app.command()
+def bench(
+    scenario: Annotated[list[str] | None, typer.Option(help="grid2, grid4, bits, tfbind8, qm9, ising or dag.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Trajectories an update, again for more.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads, and cores that are used.")] = 1,
+    against: Annotated[str, typer.Option(help="gfnx, torchgfn or both (gfnx,torchgfn): needs a checkout.")] = "",
+    repeats: Annotated[int, typer.Option(min=1, help="Blocks of updates.")] = 5,
+) -> None:
+    """Milliseconds an update on this machine, alone or in a race against other libraries."""
+    import os
+    import subprocess
+    import sys
+
+    from assay.gflownets.bench import SCENARIOS
+    from assay.gflownets.errors import GFlowNetError
+
+    chosen = scenario or list(SCENARIOS)
+    unknown = sorted(set(chosen) - set(SCENARIOS))
+    if unknown:
+        raise GFlowNetError(f"there is no scenario {', '.join(unknown)}; there is {', '.join(SCENARIOS)}")
+    arguments = ["--scenarios", *chosen, "--batch", *map(str, batch or [16]), "--repeats", str(repeats)]
+    if against:
+        script = Path(__file__).resolve().parents[3] / "benchmarks" / "gflownets.py"
+        if not script.is_file():
+            raise GFlowNetError(
+                "the race is part of the repository, not of the installed package: clone it and run "
+                "python benchmarks/gflownets.py"
+            )
+        rivals = ["--against", *against.split(","), "--threads", str(threads), "--skip", "compile", "extras"]
+        raise typer.Exit(subprocess.run([sys.executable, str(script), *arguments, *rivals], check=False).returncode)
+    one = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + one}
+    command = [sys.executable, "-m", "assay.gflownets.bench", *arguments]
+    raise typer.Exit(subprocess.run(command, env=environment, check=False).returncode)

@@ -7,95 +7,23 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from assay.gflownets import buffers, checkpoint
 from assay.gflownets.buffers import Replay
 from assay.gflownets.envs.base import Environment, State
 from assay.gflownets.errors import GFlowNetError, RewardShape
 from assay.gflownets.exact import StateGraph
+from assay.gflownets.inference import BLOCK, sample_block, weigh
 from assay.gflownets.metrics import Bounds, log_z_bounds, total_variation
 from assay.gflownets.objectives import Objective, make_objective
-from assay.gflownets.rollout import Needs, Trajectories, backward, evaluate, forward
+from assay.gflownets.results import Report, Samples
 from assay.gflownets.train import Config, Log, Trainer, TrainState
-
-_BLOCK = 256
-
-
-class Samples(NamedTuple):
-    """What was sampled.
-
-    Attributes
-    ----------
-    objects : list
-    log_r, log_pf, log_pb : float64[n]
-        Log reward, and log probability of the trajectory forward and backward.
-    log_w : float64[n]
-        Importance weights log R + log P_B - log P_F: their exponentials average to Z.
-    lengths : int[n]
-    states : State
-    """
-
-    objects: list[Any]
-    log_r: Float[np.ndarray, " n"]
-    log_pf: Float[np.ndarray, " n"]
-    log_pb: Float[np.ndarray, " n"]
-    log_w: Float[np.ndarray, " n"]
-    lengths: Int[np.ndarray, " n"]
-    states: State
-
-    def resample(self, n: int, rng: np.random.Generator) -> list[Any]:
-        """Objects drawn by importance weight: nearer to the target than the policy is."""
-        w = np.exp(self.log_w - self.log_w.max())
-        return [self.objects[i] for i in rng.choice(len(w), n, p=w / w.sum())]
-
-
-class Report(NamedTuple):
-    """Where training stands.
-
-    Attributes
-    ----------
-    steps : int
-    seconds : float
-        Spent in training.
-    log_z : float
-        The model's own.
-    bounds : Bounds
-    mean_log_r, best_log_r : float
-    total_variation : float or None
-        Exact, where the space is small enough.
-    exact_log_z : float or None
-    """
-
-    steps: int
-    seconds: float
-    log_z: float
-    bounds: Bounds
-    mean_log_r: float
-    best_log_r: float
-    total_variation: float | None
-    exact_log_z: float | None
-
-    def __str__(self) -> str:
-        b = self.bounds
-        lines = [
-            f"updates          {self.steps:,} ({self.seconds:.1f} s)",
-            f"log Z            {self.log_z:.4f}"
-            + ("" if self.exact_log_z is None else f" (exact {self.exact_log_z:.4f})"),
-            f"bounds           {b.lower.value:.4f} +- {b.lower.se:.4f} .. {b.upper.value:.4f} +- {b.upper.se:.4f}",
-            f"log Z, weighted  {b.log_z.value:.4f} +- {b.log_z.se:.4f} ({b.effective_samples:.0f} effective of "
-            f"{b.lower.n})",
-            f"total variation  at most about {b.total_variation.value:.4f} +- {b.total_variation.se:.4f}"
-            + ("" if self.total_variation is None else f" (exact {self.total_variation:.4f})"),
-            f"log reward       mean {self.mean_log_r:.4f}, best {self.best_log_r:.4f}",
-        ]
-        return "\n".join(lines)
 
 
 class GFlowNet:
@@ -363,9 +291,9 @@ class GFlowNet:
         key = jax.random.key(self.seed if seed is None else seed)
         key = jax.random.fold_in(key, 7_000_003 + (self._draws if seed is None else 0))
         parts = []
-        for i in range(-(-n // _BLOCK)):
-            code = self._condition(condition, _BLOCK)
-            traj, pf, pb = _sample(
+        for i in range(-(-n // BLOCK)):
+            code = self._condition(condition, BLOCK)
+            traj, pf, pb = sample_block(
                 self.env, self.model.net, jax.random.fold_in(key, i), temperature, code, self.trainer.kind
             )
             reward = getattr(self.env, "reward", None)
@@ -406,7 +334,7 @@ class GFlowNet:
         for i in range(n):
             key = jax.random.fold_in(jax.random.key(self.seed), 9_000_011 + i)
             rounds.append(
-                np.asarray(_weigh(self.env, self.model.net, key, states, log_r, code, self.trainer.kind)[0], np.float64)
+                np.asarray(weigh(self.env, self.model.net, key, states, log_r, code, self.trainer.kind)[0], np.float64)
             )
         w = np.stack(rounds)
         top = w.max(0)
@@ -421,7 +349,7 @@ class GFlowNet:
         states = self.env.states_of(objects)
         code = self._condition(condition, len(objects))
         values = np.asarray(log_r, np.float64)
-        ratio = _weigh(
+        ratio = weigh(
             self.env, self.model.net, key, states, jnp.asarray(values, jnp.result_type(float)), code, self.trainer.kind
         )[0]
         return values - np.asarray(ratio, np.float64)
@@ -506,7 +434,14 @@ class GFlowNet:
     def identity(self) -> str:
         """A hash of environment, objective, network and settings."""
         net = self.net if isinstance(self.net, str) else type(self.net).__qualname__
-        parts = (described(self.env), self.trainer.env_arrays, repr(self.objective), net, repr(self.config), self.seed)
+        parts = (
+            checkpoint.described(self.env),
+            self.trainer.env_arrays,
+            repr(self.objective),
+            net,
+            repr(self.config),
+            self.seed,
+        )
         return checkpoint.digest(*parts)
 
     def save(self, path: str | Path) -> None:
@@ -540,31 +475,3 @@ class GFlowNet:
     def losses(self) -> Float[np.ndarray, " steps"]:
         """Loss of every update."""
         return np.concatenate([np.ravel(part.loss) for part in self.history]) if self.history else np.zeros(0)
-
-
-def described(value: Any) -> str:
-    """Everything of an environment but its arrays, as text that is the same in every process (no addresses)."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = [f"{f.name}={described(getattr(value, f.name))}" for f in dataclasses.fields(value)]
-        return f"{type(value).__qualname__}({', '.join(parts)})"
-    if isinstance(value, (int, float, str, bool, tuple, type(None))):
-        return repr(value)
-    return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-@eqx.filter_jit
-def _sample(
-    env: Environment, net: Any, key: Array, temperature: float, condition: Any, kind: str
-) -> tuple[Trajectories, Array, Array]:
-    traj = forward(env, net, key, _BLOCK, temperature=temperature, condition=condition)
-    e = evaluate(env, net, traj, Needs(), kind)
-    return traj, e.log_pf.sum(0), e.log_pb.sum(0)
-
-
-@eqx.filter_jit
-def _weigh(
-    env: Environment, net: Any, key: Array, states: State, log_r: Array, condition: Any, kind: str
-) -> tuple[Array, Array]:
-    traj = backward(env, net, key, states, log_r, kind=kind, condition=condition)
-    e = evaluate(env, net, traj, Needs(), kind)
-    return e.log_pf.sum(0) - e.log_pb.sum(0), traj.lengths
