@@ -44,8 +44,8 @@ from assay.formulas.grammar.nodes import Binary, Name, StructuredRef
 from assay.formulas.learned.decoding import sample
 from assay.formulas.learned.features import encode
 from assay.formulas.learned.model import PointerConfig, PointerNet
+from assay.formulas.metrics import summarise
 from assay.formulas.runs import judged
-from assay.formulas.score import summarise
 from assay.formulas.systems.base import Suggestion, circular
 from assay.formulas.systems.retrieval import Retrieval
 from assay.formulas.tasks import VOLATILE

@@ -36,7 +36,7 @@ from assay.formulas.grammar import CellRef, Formula, Ref, parse, parse_address, 
 from assay.formulas.workbook import Cell, ErrorValue, Sheet, Style, Table, Workbook
 
 if TYPE_CHECKING:
-    from assay.formulas.audit import Finding, audit
+    from assay.formulas.auditing import Finding, audit
     from assay.formulas.context import STRATEGIES, Context, Coverage, coverage, strategy
     from assay.formulas.endpoint import Endpoint
     from assay.formulas.evaluate import Engine, Unsupported
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
         load_prose,
         load_spreadsheetbench,
     )
+    from assay.formulas.metrics import keystrokes_saved, likeness, paired_difference, precision_recall, summarise
     from assay.formulas.runs import judged, run, score
-    from assay.formulas.score import keystrokes_saved, likeness, paired_difference, precision_recall, summarise
     from assay.formulas.suggest import Advice, suggest_file, write_copy
     from assay.formulas.systems import Aggregate, Cascade, Neighbour, Suggestion, System
     from assay.formulas.systems.retrieval import Retrieval
     from assay.formulas.tasks import Task, build_tasks, load_tasks, save_tasks, task_at
 
 _LAZY: dict[str, str] = {
-    **dict.fromkeys(("Finding", "audit"), "audit"),
+    **dict.fromkeys(("Finding", "audit"), "auditing"),
     **dict.fromkeys(("STRATEGIES", "Context", "Coverage", "coverage", "strategy"), "context"),
     "Endpoint": "endpoint",
     **dict.fromkeys(("Engine", "Unsupported"), "evaluate"),
@@ -73,7 +73,7 @@ _LAZY: dict[str, str] = {
         ("load_autoformula", "load_fxbench", "load_nl2formula", "load_prose", "load_spreadsheetbench"), "loaders"
     ),
     **dict.fromkeys(("judged", "run", "score"), "runs"),
-    **dict.fromkeys(("keystrokes_saved", "likeness", "paired_difference", "precision_recall", "summarise"), "score"),
+    **dict.fromkeys(("keystrokes_saved", "likeness", "paired_difference", "precision_recall", "summarise"), "metrics"),
     **dict.fromkeys(("Advice", "suggest_file", "write_copy"), "suggest"),
     **dict.fromkeys(("Aggregate", "Cascade", "Neighbour", "Suggestion", "System"), "systems"),
     "Retrieval": "systems.retrieval",

@@ -14,8 +14,8 @@ from assay.core.errors import SkipRun
 from assay.core.run import RunContext
 from assay.formulas.data import SMALL, TaskSet, made_tasks, public_tasks
 from assay.formulas.errors import EndpointError, FormulaError
+from assay.formulas.metrics import precision_recall, summarise
 from assay.formulas.runs import run
-from assay.formulas.score import precision_recall, summarise
 from assay.formulas.systems.registry import SYSTEMS, NamedSystem
 
 

@@ -89,8 +89,8 @@ def audit(
     from rich.console import Console
     from rich.markup import escape
 
-    from assay.formulas.audit import KINDS
-    from assay.formulas.audit import audit as find
+    from assay.formulas.auditing import KINDS
+    from assay.formulas.auditing import audit as find
     from assay.formulas.errors import FormulaError
     from assay.formulas.tasks import workbook_files
 

@@ -27,9 +27,9 @@ from assay.formulas.grammar.nodes import (
     Unary,
 )
 from assay.formulas.intent import intent_cells
+from assay.formulas.metrics import Result
 from assay.formulas.regions import column_header, label_left
 from assay.formulas.runs import judged
-from assay.formulas.score import Result
 from assay.formulas.systems.base import System
 from assay.formulas.tasks import Task
 from assay.formulas.workbook.model import Workbook

@@ -15,7 +15,7 @@ from pathlib import Path
 from assay.formulas.errors import TaskFileError
 from assay.formulas.evaluate import Engine
 from assay.formulas.execute import Judge
-from assay.formulas.score import Report, Result, keystrokes_saved, likeness, summarise
+from assay.formulas.metrics import Report, Result, keystrokes_saved, likeness, summarise
 from assay.formulas.systems.base import Suggestion, System
 from assay.formulas.tasks import Task
 

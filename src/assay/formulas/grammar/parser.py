@@ -91,6 +91,7 @@ _PREFIX = 70
 _IMPLICIT = 75
 _VALUE, _CALL, _STOP = "value", "function", "end"
 _STARTS = frozenset((_VALUE, _CALL, "(", "@", "{"))
+_CONSTANTS = (Number, String, Bool, Array)
 _FALSE_TRUE = {"TRUE": True, "FALSE": False}
 
 
@@ -162,6 +163,8 @@ class _Parser:
             self.depth -= 1
             if kind == ":" and isinstance(left, Ref) and isinstance(right, Ref):
                 left = _joined(left, right)
+            elif binding >= 90 and (type(left) in _CONSTANTS or type(right) in _CONSTANTS):
+                self.fail("a reference" if kind == ":" else "an operator")
             else:
                 left = Binary(kind, left, right)
 

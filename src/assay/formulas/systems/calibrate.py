@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from assay.formulas.errors import FormulaError, TaskFileError
-from assay.formulas.score import Result
+from assay.formulas.metrics import Result
 
 
 @dataclass(frozen=True)

@@ -207,8 +207,10 @@ def _between_copies(work: _Audit) -> Iterator[Finding]:
 
 
 def _by_formula(work: _Audit) -> Iterator[Finding]:
-    blank: dict[int, list[tuple[int, int, int]]] = {}
+    blank: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    copies: dict[int, int] = {}
     for block in formula_blocks(work.sheet):
+        copies[block.cls] = copies.get(block.cls, 0) + len(block.cells)
         for row, col in block.cells:
             at = CellRef(work.sheet.name, row, col)
             try:
@@ -225,23 +227,17 @@ def _by_formula(work: _Audit) -> Iterator[Finding]:
             if len(block.cells) <= 2000:
                 for i, ref in enumerate(own):
                     if ref.kind == "cell" and ref.fixed == 0 and work.cls(ref.row1, ref.col1) == -2:
-                        blank.setdefault(i, []).append((row, col, i))
-        if blank and len(block.cells) >= 3:
-            for places in blank.values():
-                if len(places) * 4 <= len(block.cells):
-                    for row, col, i in places:
-                        at = CellRef(work.sheet.name, row, col)
-                        refs = parse(work.sheet.formula(row, col) or "", at).references()
-                        own = [r for r in refs if r.sheet is None or r.sheet.upper() == work.sheet.name.upper()]
-                        place = f"{column_name(own[i].col1)}{own[i].row1}"
-                        yield work.finding(
-                            "blank precedent",
-                            row,
-                            col,
-                            f"a value in {place}",
-                            f"{place} is blank, other copies have one",
-                        )
-        blank.clear()
+                        blank.setdefault((block.cls, i), []).append((row, col))
+    for (cls, i), places in blank.items():
+        if copies[cls] < 3 or len(places) * 4 > copies[cls]:
+            continue
+        for row, col in places:
+            at = CellRef(work.sheet.name, row, col)
+            refs = parse(work.sheet.formula(row, col) or "", at).references()
+            own = [r for r in refs if r.sheet is None or r.sheet.upper() == work.sheet.name.upper()]
+            place = f"{column_name(own[i].col1)}{own[i].row1}"
+            evidence = f"{place} is blank, other copies have one"
+            yield work.finding("blank precedent", row, col, f"a value in {place}", evidence)
 
 
 def _short_range(work: _Audit, at: CellRef, read: Formula) -> Iterator[Finding]:
