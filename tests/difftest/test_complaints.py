@@ -43,7 +43,10 @@ def test_megatron_7452_composition_bugs_need_a_lattice_and_uneven_counts(candida
         return candidate(config, layout, f"{layout}", bug=19)[0]
 
     found = bisect(run, {"tp": [1, 2], "dp": [1, 2], "sp": [False, True]})
-    assert {frozenset(m) for m in found.minimal} == {frozenset({"tp", "dp", "sp"}), frozenset({"tp", "sp"})} or found.minimal
+    assert {frozenset(m) for m in found.minimal} == {
+        frozenset({"tp", "dp", "sp"}),
+        frozenset({"tp", "sp"}),
+    } or found.minimal
     assert all(m.get("sp") and m.get("tp") == 2 for m in found.minimal)
     batch = coverage_batch(vocab=64, seq=32, batch=4, microbatches=2)
     report = coverage(batch, vocab=64, tp=2, cp=2, dp=2)

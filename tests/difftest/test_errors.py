@@ -80,7 +80,9 @@ def test_step_mismatch(tmp_path):
     with pytest.raises(StepMismatch, match="1 micro-batches in the reference and 2"):
         compare(reference, traced(tmp_path / "c", net(), X, passes=2))
     with pytest.raises(StepMismatch, match="7 tokens a step, the candidate 9"):
-        compare(traced(tmp_path / "d", net(), X, meta={"tokens": 7}), traced(tmp_path / "e", net(), X, meta={"tokens": 9}))
+        compare(
+            traced(tmp_path / "d", net(), X, meta={"tokens": 7}), traced(tmp_path / "e", net(), X, meta={"tokens": 9})
+        )
 
 
 def test_not_comparable(tmp_path):

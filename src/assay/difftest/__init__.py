@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from assay.difftest.check import Finding, Result, Verdict, compare, default_tolerance
     from assay.difftest.collect import Tracer, mark, trace
     from assay.difftest.collectives import odd_ones
-    from assay.difftest.convert import convert, load_dcp, load_pt, load_sglang, losses_from_tensorboard
-    from assay.difftest.isolate import Isolated, isolate
+    from assay.difftest.converters import convert, load_dcp, load_pt, load_sglang, losses_from_tensorboard
+    from assay.difftest.isolation import Isolated, isolate
     from assay.difftest.lattice import Bisection, bisect
     from assay.difftest.metrics import distance, eps_of
     from assay.difftest.monitor import LossMonitor
@@ -105,8 +105,8 @@ _LAZY = {
     **dict.fromkeys(("Finding", "Result", "Verdict", "compare", "default_tolerance"), "check"),
     **dict.fromkeys(("Tracer", "mark", "trace"), "collect"),
     "odd_ones": "collectives",
-    **dict.fromkeys(("convert", "load_dcp", "load_pt", "load_sglang", "losses_from_tensorboard"), "convert"),
-    **dict.fromkeys(("Isolated", "isolate"), "isolate"),
+    **dict.fromkeys(("convert", "load_dcp", "load_pt", "load_sglang", "losses_from_tensorboard"), "converters"),
+    **dict.fromkeys(("Isolated", "isolate"), "isolation"),
     **dict.fromkeys(("Bisection", "bisect"), "lattice"),
     **dict.fromkeys(("distance", "eps_of"), "metrics"),
     "LossMonitor": "monitor",

@@ -506,9 +506,8 @@ class _Comparison:
         return None
 
     def _digest(self, name: str, order: int) -> Verdict | None:
-        key = Name.parse(name)
         limit, reason = self.tolerance.of(name)
-        reference, candidate, problems = self._digests(name, key)
+        reference, candidate, problems = self._digests(name)
         if reference is None or candidate is None:
             self.absent.append(name)
             return None
@@ -519,13 +518,14 @@ class _Comparison:
         wrong = relative > 1.1 * limit or bad
         kept = self._kept(problems, name, limit)
         note = f"{candidate.bad} elements are not finite, in the reference {reference.bad}" if bad else "digest"
+        mine, own = reference.sketch[0], candidate.sketch[0]
+        scale = float(torch.dot(mine, own) / torch.dot(mine, mine)) if reference.norm else 1.0
         return Verdict(name, order, relative, limit, reason, "wrong" if wrong or kept else "ok", reference.norm,
-                       problems=kept, note=note)  # fmt: skip
+                       scale=scale, problems=kept, note=note)  # fmt: skip
 
-    def _digests(self, name: str, n: Name) -> tuple[Any, Any, list[Problem]]:
+    def _digests(self, name: str) -> tuple[Any, Any, list[Problem]]:
         from assay.difftest.sketch import digest
 
-        key = f"{n.phase}/{n.module}/{n.slot}"
         made: list[Any] = []
         problems: list[Problem] = []
         for side in (self.reference, self.candidate):
@@ -535,7 +535,7 @@ class _Comparison:
                 problems += found if side is self.candidate else []
             elif side.level(name) == "full":
                 whole = side.merged(name, self.reference.shape(name))
-                made.append(digest(key, whole.tensor) if whole.tensor is not None else None)
+                made.append(digest(whole.tensor) if whole.tensor is not None else None)
                 problems += whole.problems if side is self.candidate else []
             else:
                 made.append(None)
@@ -664,9 +664,8 @@ class _Comparison:
 
 
 def _sampled_values(side: Trace, name: str) -> tuple[Tensor | None, list[Problem]]:
-    n = Name.parse(name)
     shape = side.shape(name)
-    wanted = sample_indices(f"{n.phase}/{n.module}/{n.slot}", shape)
+    wanted = sample_indices(shape)
     if side.level(name) == "full":
         merged = side.merged(name)
         if merged.tensor is None:

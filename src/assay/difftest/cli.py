@@ -169,6 +169,9 @@ def suite(
     ] = False,
     bug: Annotated[list[int] | None, typer.Option(help="Number of a bug, again for more.")] = None,
     grid: Annotated[bool, typer.Option("--grid", help="The correct configurations.")] = False,
+    dtype: Annotated[list[str] | None, typer.Option(help="Precision of the grid, again for more.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of the grid, again for more.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Most configurations of the grid to run now.")] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="File that keeps the results (JSON lines); goes on where it stopped."),
@@ -181,7 +184,9 @@ def suite(
     if all_ or bug or not grid:
         code |= run_bugs(bug or None, out=out, echo=typer.echo)
     if all_ or grid:
-        code |= run_grid(out=out, echo=typer.echo)
+        code |= run_grid(
+            seeds=seed or range(3), dtypes=dtype or ("fp32", "bf16", "fp8"), out=out, echo=typer.echo, limit=limit
+        )
     raise typer.Exit(code)
 
 
@@ -195,7 +200,7 @@ def convert(
     phase: Annotated[str, typer.Option(help="Phase of tensors whose file does not say it.")] = "",
 ) -> None:
     """Turn other tools' dumps into a trace."""
-    from assay.difftest.convert import convert as run
+    from assay.difftest.converters import convert as run
 
     trace = run(source, output, kind=kind, phase=phase or None)
     typer.echo(f"wrote {len(trace.names())} tensors to {output.resolve()}")

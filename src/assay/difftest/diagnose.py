@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from assay.difftest.collectives import odd_ones
-from assay.difftest.metrics import distance, rank_correlation
+from assay.difftest.metrics import distance, eps_of, rank_correlation
 from assay.difftest.names import Name
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _whole_step_rules(state: _Comparison, result: Result) -> list[Finding]:
     """Parameters that did not move although the reference's did."""
     from assay.difftest.check import Finding
 
-    found: list[Finding] = []
+    found: list[Finding] = _norm_counts(state, result)
     by_name = {v.name: v for v in result.verdicts}
     unmoved, moved = [], 0
     for verdict in result.verdicts:
@@ -73,7 +73,10 @@ def _whole_step_rules(state: _Comparison, result: Result) -> list[Finding]:
         if n.phase != "param_after":
             continue
         before = str(Name(n.step, None, "param", n.module, n.slot))
-        if before not in by_name or state.reference.level(verdict.name) != "full":
+        levels = {
+            side.level(x) for side in (state.reference, state.candidate) for x in (verdict.name, before) if x in side
+        }
+        if before not in by_name or levels != {"full"}:
             continue
         old, new = state.reference.tensor(before), state.reference.tensor(verdict.name)
         if torch.equal(old, new):
@@ -92,9 +95,67 @@ def _whole_step_rules(state: _Comparison, result: Result) -> list[Finding]:
             Finding(verdict.name, n.module, n.phase, "not updated", _ranks(state, verdict.name), 1.0, verdict.tolerance,
                     [text, others], MISSING, 0.95, order=verdict.order)
         )  # fmt: skip
-    for i, f in enumerate(found):
-        f.consequence = i > 0
+    for f in [f for f in found if f.kind == "not updated"][1:]:
+        f.consequence = True
     return found
+
+
+def _norm_counts(state: _Comparison, result: Result) -> list[Finding]:
+    """The gradient norm against the norm of the candidate's own gradients: does it count each parameter once?
+
+    This sees what the comparison with the reference cannot: a small part that is missing from a norm.
+    """
+    from assay.difftest.check import Finding
+
+    found: list[Finding] = []
+    for verdict in result.verdicts:
+        n = Name.parse(verdict.name)
+        if n.phase != "gnorm" or verdict.status == "wrong":
+            continue
+        grads = [x for x in result.verdicts if (m := Name.parse(x.name)).phase == "main_grad" and m.step == n.step]
+        names = [x.name for x in grads if x.status == "ok"]
+        if not names or len(names) < len(grads) or any(state.candidate.level(x) != "full" for x in names):
+            continue
+        rest = []
+        for side in (state.reference, state.candidate):
+            norm = side.merged(verdict.name, ()).tensor
+            parts = [side.merged(x, state.reference.shape(x)).tensor for x in names]
+            if norm is None or any(p is None for p in parts):
+                break
+            total = sum(float(p.double().square().sum()) for p in parts if p is not None)
+            rest.append((float(norm.double()) ** 2, total))
+        if len(rest) < 2 or not all(total for _, total in rest):
+            continue
+        gaps = [abs(square - total) / total for square, total in rest]
+        own = eps_of(state.candidate.entries(verdict.name)[0][1].dtype)
+        limit = max(16 * own, 8 * gaps[0], 1e-12)
+        if gaps[0] > 1e-3 or gaps[1] <= limit:  # the reference's own norm is of something else (clipped, other norm)
+            continue
+        f = Finding(verdict.name, n.module, n.phase, "norm counts", _ranks(state, verdict.name), gaps[1], limit, [],
+                    COMPUTE, 0.9, order=verdict.order)  # fmt: skip
+        f.evidence.append(
+            f"all {len(names)} gradients are right; their squared norms add up to {rest[1][1]:.9g}, the norm's square is "
+            f"{rest[1][0]:.9g}"
+        )
+        _whose(state, names, rest[1][1] - rest[1][0], f)
+        found.append(f)
+    return found
+
+
+def _whose(state: _Comparison, names: list[str], gap: float, f: Finding) -> None:
+    """Name the parameters whose parts come nearest to a gap in the squared norm."""
+    by_kind: dict[str, float] = {}
+    for name in names:
+        kind = re.sub(r"\.\d+\.", ".*.", Name.parse(name).parameter)
+        by_kind[kind] = by_kind.get(kind, 0.0) + _part(state, name, gap)
+    kind, part = min(by_kind.items(), key=lambda p: abs(p[1] - gap))
+    if abs(part - gap) < 0.2 * abs(gap):
+        f.evidence.append(
+            f"the difference is what a rank's part of {kind} contributes ({part:.3g}): it is not counted on all ranks"
+        )
+    else:
+        name = min(names, key=lambda x: abs(_part(state, x, gap) - gap))
+        f.evidence.append(f"the difference ({gap:.3g}) comes nearest to a part of {Name.parse(name).parameter}")
 
 
 def _ranks(state: _Comparison, name: str) -> tuple[int, ...]:
@@ -110,7 +171,11 @@ def _explain(state: _Comparison, result: Result, verdict: Verdict, finding: Find
     if verdict.note:
         finding.evidence.append(verdict.note)
     finding.ranks = _ranks(state, verdict.name)
-    for rule in RULES:
+    full = verdict.name in state.candidate_names and all(
+        side.level(verdict.name) == "full" for side in (state.reference, state.candidate)
+    )
+    structural = any(p.kind != "replica conflict" for p in verdict.problems)
+    for rule in RULES if full or structural else WITHOUT_TENSORS:
         if rule(state, result, verdict, finding):
             return
 
@@ -172,11 +237,8 @@ def rule_replica(state: _Comparison, result: Result, v: Verdict, f: Finding) -> 
             text,
             "a scale must be the same on all ranks that read the payload",
         )
-    if (
-        ("pp" in problem.axes
-        and n.phase in ("param_after", "main_grad", "grad"))
-        or (n.phase.startswith("optim.")
-        and "pp" in problem.axes)
+    if ("pp" in problem.axes and n.phase in ("param_after", "main_grad", "grad")) or (
+        n.phase.startswith("optim.") and "pp" in problem.axes
     ):
         return _set(f, "untied", COMPUTE, 0.9, text, "copies of a tied weight on two stages went apart")
     if n.phase in ("main_grad", "grad"):
@@ -195,6 +257,8 @@ def rule_replica(state: _Comparison, result: Result, v: Verdict, f: Finding) -> 
 
 def _missing_sum(state: _Comparison, v: Verdict) -> str:
     """Whether the copies add up to the reference."""
+    if state.reference.level(v.name) != "full" or state.candidate.level(v.name) != "full":
+        return ""
     reference = state.reference.tensor(v.name)
     pieces = state.pieces(v.name)
     parts = [p for p in pieces if p.tensor.numel() == reference.numel()]
@@ -220,17 +284,19 @@ def rule_gnorm(state: _Comparison, result: Result, v: Verdict, f: Finding) -> bo
     right, wrong = _scalar(state, v.name)
     gap = right**2 - wrong**2
     f.evidence.append(f"all {len(grads)} gradients are right; squared norm {wrong**2:.6g} instead of {right**2:.6g}")
-    near = sorted(grads, key=lambda x: abs(_part(state, x.name, gap) - gap))[:1]
-    for x in near:
-        f.evidence.append(f"the difference fits a part of {Name.parse(x.name).parameter} that is counted wrongly")
+    _whose(state, [x.name for x in grads], gap, f)
     return _set(f, "norm counts", COMPUTE, 0.9)
 
 
 def _part(state: _Comparison, name: str, gap: float) -> float:
-    """Squared norm of the part of a gradient, over ranks' shards, that comes nearest to a gap."""
-    total = [float(p.tensor.double().square().sum()) for p in state.pieces(name)]
-    whole = sum(total)
-    return min([*total, whole, *(whole - t for t in total)], key=lambda x: abs(x - gap), default=math.inf)
+    """Squared norm of a gradient that is missing if only the first rank's shard is counted."""
+    distinct: dict[object, float] = {}
+    for p in state.pieces(name):
+        distinct.setdefault(
+            p.spec.index(state.reference.shape(name), p.coords).key, float(p.tensor.double().square().sum())
+        )
+    total = list(distinct.values())
+    return sum(total[1:]) if len(total) > 1 else sum(total)
 
 
 def _scalar(state: _Comparison, name: str) -> tuple[float, float]:
@@ -335,6 +401,8 @@ def _by_rank_scale(state: _Comparison, v: Verdict, f: Finding) -> bool:
     factors = {}
     reference = state.reference.tensor(v.name) if state.reference.level(v.name) == "full" else None
     if reference is None or reference.ndim == 0 or not reference.is_floating_point():
+        return False
+    if state.candidate.level(v.name) != "full":
         return False
     for p in state.pieces(v.name):
         if p.spec.partial_axes:
@@ -534,6 +602,7 @@ def _missing_partial(state: _Comparison, v: Verdict, f: Finding) -> bool:
     return _set(f, "missing reduction", MISSING, 0.8, odd[0])
 
 
+WITHOUT_TENSORS: list[Rule] = [rule_recompute, rule_layers, rule_region, rule_replica, rule_scale]
 RULES: list[Rule] = [
     rule_recompute, rule_layers, rule_region, rule_replica, rule_loss, rule_gnorm, rule_untied, rule_accumulation,
     rule_permutation, rule_missing_sum, rule_scale, rule_mask, rule_rows, rule_weight_gradient, rule_rank,

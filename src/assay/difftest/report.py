@@ -161,7 +161,9 @@ def excess_by_module(result: Result) -> tuple[list[str], list[str], dict[tuple[s
         worst[n.module, phase] = max(worst.get((n.module, phase), 0.0), min(value, 1e6))
     places = {p: i for i, p in enumerate(PHASE_ORDER)}
     phases.sort(key=lambda p: places.get(p.split("+")[0], 99))
-    ran = [Name.parse(v.name).module for v in result.verdicts if Name.parse(v.name).phase in ("in", "out", "gin", "gout")]
+    ran = [
+        Name.parse(v.name).module for v in result.verdicts if Name.parse(v.name).phase in ("in", "out", "gin", "gout")
+    ]
     first = {module: i for i, module in reversed(list(enumerate(ran)))}
     modules.sort(key=lambda m: (m == "model", first.get(m, len(ran))))
     return modules, phases, worst

@@ -12,7 +12,7 @@ The larger of the two estimates counts.
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,7 +28,7 @@ from assay.difftest.tensors import philox
 BUCKETS = 256
 LENGTHS = (8192, 7919)
 PERIOD = 7919
-_PIECE = 1 << 17
+_PIECE = 1 << 16
 _TABLE = 1 << 16
 
 
@@ -37,33 +37,33 @@ def _table() -> np.ndarray:
     return philox(np.arange(_TABLE, dtype=np.uint64), (0x5EED, 0xA55A)).astype(np.int64)
 
 
-@lru_cache(maxsize=512)
-def _offset(name: str, which: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{which}\0{name}".encode()).digest()[:2], "little")
-
-
-def _signs(name: str, which: int, start: int, n: int) -> np.ndarray:
-    """+1 and -1 for ``start`` to ``start + n``, by name."""
-    at = (np.arange(start, start + n) + _offset(name, which)) % _TABLE
-    return 1.0 - 2.0 * (_table()[which % 4][at] & 1)
-
-
-@lru_cache(maxsize=256)
-def _element_signs(name: str) -> Tensor:
-    signs = _signs(name, 0, 0, PERIOD)
-    return torch.from_numpy(np.resize(signs, PERIOD + _PIECE).copy())
-
-
-@lru_cache(maxsize=256)
-def _buckets(name: str, which: int) -> tuple[Tensor, Tensor]:
-    at = (np.arange(LENGTHS[which]) + _offset(name, 8 + which)) % _TABLE
-    bucket = (_table()[2 + which][at] >> 8) % BUCKETS
-    return torch.from_numpy(bucket), torch.from_numpy(_signs(name, 16 + which, 0, LENGTHS[which]))
+def _signs(which: int, row: int, start: int, n: int) -> np.ndarray:
+    """+1 and -1 for ``start`` to ``start + n``."""
+    at = (np.arange(start, start + n) + 3989 * which + 997 * row) % _TABLE
+    return 1.0 - 2.0 * ((_table()[row % 4][at] >> (which % 7)) & 1)
 
 
 @lru_cache(maxsize=512)
-def _block_signs(name: str, which: int, start: int, n: int) -> Tensor:
-    return torch.from_numpy(_signs(name, 4 + which, start, n))
+def _element_signs(which: int) -> Tensor:
+    return torch.from_numpy(np.resize(_signs(which, 0, 0, PERIOD), PERIOD + _PIECE).copy())
+
+
+@lru_cache(maxsize=1024)
+def _buckets(which: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Places of a block in the order of buckets (as many in each), their signs in that order, bucket of each place."""
+    length = LENGTHS[row]
+    padded = -(-length // BUCKETS) * BUCKETS
+    at = (np.arange(padded) + 5003 * which) % _TABLE
+    order = np.argsort(_table()[1 + row][at], kind="stable")
+    signs = np.where(order < length, _signs(which, 16 + row, 0, padded)[order], 0.0)
+    bucket = np.empty(padded, np.int64)
+    bucket[order] = np.arange(padded) // (padded // BUCKETS)
+    return torch.from_numpy(np.minimum(order, length - 1)), torch.from_numpy(signs), torch.from_numpy(bucket[:length])
+
+
+@lru_cache(maxsize=4096)
+def _block_signs(which: int, row: int, start: int, n: int) -> tuple[float, ...]:
+    return tuple(_signs(which, 4 + row, start, n).tolist())
 
 
 @dataclass
@@ -123,43 +123,36 @@ def estimate(sketch: Float[Tensor, "two buckets"]) -> float:
 
 
 class _Accumulator:
-    def __init__(self, name: str, device: torch.device) -> None:
-        self.name, self.device = name, device
+    def __init__(self, which: int, device: torch.device) -> None:
+        self.which, self.device = which, device
         self.folded = [torch.zeros(n, dtype=torch.float64, device=device) for n in LENGTHS]
 
     def add(self, flat: Tensor, start: int) -> None:
-        """A run of elements whose global flat indices begin at ``start``; ``flat`` is float64 and may be overwritten."""
-        n = flat.numel()
+        """A run of elements whose global flat indices begin at ``start``; ``flat`` is float64 and is overwritten."""
         self._fold(1, flat, start)
         phase = start % PERIOD
-        signs = _element_signs(self.name)[phase : phase + n]
-        self._fold(0, flat.mul_(signs.to(self.device) if self.device.type != "cpu" else signs), start)
+        signs = _element_signs(self.which)[phase : phase + flat.numel()]
+        self._fold(0, flat.mul_(signs.to(self.device, non_blocking=True)), start)
 
-    def _fold(self, which: int, flat: Tensor, start: int) -> None:
-        length, into = LENGTHS[which], self.folded[which]
-        position, n = 0, flat.numel()
+    def _fold(self, row: int, flat: Tensor, start: int) -> None:
+        # block by block: faster than a matrix-vector product with so few, so long rows
+        length, into = LENGTHS[row], self.folded[row]
+        n = flat.numel()
         block, offset = divmod(start, length)
-        count = (offset + n + length - 1) // length
-        signs = _block_signs(self.name, which, block, count)
-        if offset or n < length:
-            head = min(length - offset, n)
-            into[offset : offset + head].add_(flat[:head], alpha=float(signs[0]))
-            position, signs = head, signs[1:]
-        whole = (n - position) // length
-        if whole:
-            rows = flat[position : position + whole * length].view(whole, length)
-            weights = signs[:whole] if self.device.type == "cpu" else signs[:whole].to(self.device)
-            into.addmv_(rows.t(), weights)
-            position, signs = position + whole * length, signs[whole:]
-        if position < n:
-            into[: n - position].add_(flat[position:], alpha=float(signs[0]))
+        position = 0
+        for sign in _block_signs(self.which, row, block, (offset + n + length - 1) // length):
+            size = min(length - offset, n - position)
+            target = into if size == length else into[offset : offset + size]
+            target.add_(flat[position : position + size], alpha=sign)
+            position, offset = position + size, 0
 
     def result(self) -> Tensor:
-        out = torch.zeros(2, BUCKETS, dtype=torch.float64, device=self.device)
-        for which in range(2):
-            bucket, sign = _buckets(self.name, which)
-            out[which].index_add_(0, bucket.to(self.device), self.folded[which] * sign.to(self.device))
-        return out.cpu()
+        rows = []
+        for row in range(2):
+            order, signs, _ = _buckets(self.which, row)
+            sorted_ = self.folded[row][order.to(self.device)] * signs.to(self.device)
+            rows.append(sorted_.view(BUCKETS, -1).sum(1))
+        return torch.stack(rows).cpu()
 
 
 @dataclass
@@ -171,35 +164,42 @@ class _Strided:
 
 
 @lru_cache(maxsize=64)
-def _strided(name: str, index: Index) -> _Strided:
+def _strided(which: int, index: Index) -> _Strided:
     flat = index.flat_indices()
     flat = flat[flat >= 0]
     made = _Strided()
-    element = _element_signs(name).numpy()[:PERIOD]
-    for which in range(2):
-        block, at = np.divmod(flat, LENGTHS[which])
+    element = _element_signs(which).numpy()[:PERIOD]
+    for row in range(2):
+        block, at = np.divmod(flat, LENGTHS[row])
         low = int(block.min()) if len(block) else 0
-        signs = _block_signs(name, which, low, int(block.max()) - low + 1 if len(block) else 0).numpy()[block - low]
-        bucket, sign = _buckets(name, which)
-        signs = signs * sign.numpy()[at]
-        if which == 0:
+        count = int(block.max()) - low + 1 if len(block) else 0
+        signs = np.array(_block_signs(which, row, low, count))[block - low] if count else np.zeros(0)
+        order, sign, bucket = (t.numpy() for t in _buckets(which, row))
+        by_place = np.zeros(LENGTHS[row])
+        by_place[order[sign != 0]] = sign[sign != 0]
+        signs = signs * by_place[at]
+        if row == 0:
             signs = signs * element[flat % PERIOD]
         made.weights.append(torch.from_numpy(signs))
-        made.buckets.append(bucket[torch.from_numpy(at)])
+        made.buckets.append(torch.from_numpy(bucket[at]))
     return made
 
 
-def digest(name: str, tensor: Tensor, index: Index | None = None) -> Digest:
+_scratch: dict[torch.device, Tensor] = {}
+
+
+def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Digest:
     """Sketches and statistics of a shard.
 
     Parameters
     ----------
-    name : str
-        Decides the hashes; both sides must use one name.
     tensor : Tensor
         The local tensor, any real dtype.
     index : Index, optional
         Where it lies in the whole tensor (`ShardSpec.index`); default: it is the whole one.
+    seed : int
+        Of the hashes; both sides must use one. It is the same for all tensors of a trace, since one memory may be
+        traced under several names.
 
     Returns
     -------
@@ -211,8 +211,8 @@ def digest(name: str, tensor: Tensor, index: Index | None = None) -> Digest:
     >>> x = torch.arange(10_000.0).reshape(100, 100)
     >>> spec = ShardSpec.parse("a b[tp]")
     >>> parts = [spec.cut(x, {"tp": (r, 2)}) for r in range(2)]
-    >>> a, b = (digest("x", p, spec.index((100, 100), {"tp": (r, 2)})) for r, p in enumerate(parts))
-    >>> (a + b).distance(digest("x", x)) < 1e-12 * digest("x", x).norm
+    >>> a, b = (digest(p, spec.index((100, 100), {"tp": (r, 2)})) for r, p in enumerate(parts))
+    >>> (a + b).distance(digest(x)) < 1e-12 * digest(x).norm
     True
     """
     tensor = tensor.detach()
@@ -229,21 +229,21 @@ def digest(name: str, tensor: Tensor, index: Index | None = None) -> Digest:
     elif flat.element_size() == 1:  # FP8 has no arithmetic
         flat = flat.float()
     start, runs = _contiguous(index)
-    box = _Accumulator(name, flat.device)
+    box = _Accumulator(seed, flat.device)
+    if flat.device not in _scratch:
+        _scratch[flat.device] = torch.empty(_PIECE, dtype=torch.float64, device=flat.device)
     square = total = 0.0
     low, high = float("inf"), float("-inf")
-    strided = None if runs else _strided(name, index)
+    strided = None if runs else _strided(seed, index)
     out = torch.zeros(2, BUCKETS, dtype=torch.float64, device=flat.device)
     for position in range(0, n, _PIECE):
         piece = flat[position : position + _PIECE]
-        a, b = torch.aminmax(piece)
-        low, high = min(low, float(a)), max(high, float(b))
-        if not (np.isfinite(float(a)) and np.isfinite(float(b))):
+        a, b = float(piece.amin()), float(piece.amax())
+        low, high = min(low, a), max(high, b)
+        if not (math.isfinite(a) and math.isfinite(b)):
             low, high = float("nan"), float("nan")
             break
-        wide = piece.double()
-        if wide is piece:
-            wide = piece.clone()
+        wide = _scratch[flat.device][: piece.numel()].copy_(piece)
         square += float(torch.dot(wide, wide))
         total += float(wide.sum())
         if strided is None:
@@ -259,7 +259,6 @@ def digest(name: str, tensor: Tensor, index: Index | None = None) -> Digest:
         bad = int((~finite).sum())
         # the sketch of the finite part, so that what is finite can still be compared
         kept = digest(
-            name,
             torch.where(finite, flat, 0).reshape(tensor.shape) if n == tensor.numel() else flat.nan_to_num(0, 0, 0),
             index,
         )

@@ -31,6 +31,7 @@ from assay.difftest.sketch import Digest
 
 FORMAT = 1
 PART_BYTES = 64 << 20
+BATCH_BYTES = 16 << 20
 SAMPLE = 1024
 _BYTES = {torch.float8_e4m3fn, torch.float8_e5m2}
 
@@ -83,6 +84,8 @@ class Writer:
         self._queue: queue.Queue[Any] = queue.Queue()
         self._error: BaseException | None = None
         self._parts: dict[str, Tensor] = {}
+        self._batch: list[Any] = []
+        self._batched = 0
         self._size = 0
         self._number = 0
         self._thread: threading.Thread | None = None
@@ -92,36 +95,68 @@ class Writer:
         self._raise()
         size = tensor.numel() * tensor.element_size()
         with self._room:
+            if self._waiting and self._waiting + size > self.limit:
+                self._hand_over()
             while self._waiting and self._waiting + size > self.limit and self._error is None:
                 self._room.wait(1.0)
             self._waiting += size
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="assay-trace", daemon=True)
             self._thread.start()
-        self._queue.put((entry, tensor, ready, size))
+        # handed over in batches: a hand-over wakes the other thread, which costs more than a small copy
+        self._batch.append((entry, tensor, ready, size))
+        self._batched += size
+        if self._batched >= BATCH_BYTES:
+            self._hand_over()
 
-    def finish(self, step: int, entries: Sequence[Entry], **extra: Any) -> Path:
-        """Wait for what is queued, then write the index of the step."""
+    def _hand_over(self) -> None:
+        if self._batch:
+            self._queue.put(self._batch)
+            self._batch, self._batched = [], 0
+
+    def finish(self, step: int, entries: Sequence[Entry], *, wait: bool = True, **extra: Any) -> Path:
+        """Write the index of the step once its tensors are on the disk.
+
+        Parameters
+        ----------
+        step : int
+        entries : sequence of Entry
+        wait : bool
+            Wait for that; if not, it happens behind the computation, and `close` waits.
+        **extra
+            Further facts for the index.
+        """
+        target = self.folder / f"{self._stem(step)}.json"
         done = threading.Event()
-        if self._thread is not None:
-            self._queue.put((step, done, None, 0))
-            while not done.wait(0.5):
-                self._raise()
-                if not self._thread.is_alive():
-                    raise TraceCorrupt(f"the writer of {self.folder} stopped before step {step} was complete")
+
+        def index() -> None:
+            facts = {
+                "format": FORMAT, "rank": self.rank, "world": self.world, "coords": self.coords, "step": step,
+                "meta": self.meta, **extra, "entries": [_slim(e) for e in entries],
+            }  # fmt: skip
+            write_text(target, json.dumps(facts))
+            done.set()
+
+        if self._thread is None:
+            index()
+            return target
+        self._hand_over()
+        self._queue.put((step, index))
+        while wait and not done.wait(0.5):
+            self._raise()
+            if not self._thread.is_alive():
+                raise TraceCorrupt(f"the writer of {self.folder} stopped before step {step} was complete")
         self._raise()
-        index = {
-            "format": FORMAT, "rank": self.rank, "world": self.world, "coords": self.coords, "step": step,
-            "meta": self.meta, **extra, "entries": [_slim(e) for e in entries],
-        }  # fmt: skip
-        return write_text(self.folder / f"{self._stem(step)}.json", json.dumps(index))
+        return target
 
     def close(self) -> None:
         """End the thread."""
         if self._thread is not None:
+            self._hand_over()
             self._queue.put(None)
             self._thread.join()
             self._thread = None
+        self._raise()
 
     def _stem(self, step: int) -> str:
         return f"rank{self.rank:05d}-step{step:06d}"
@@ -131,29 +166,32 @@ class Writer:
             raise TraceCorrupt(f"a trace could not be written to {self.folder}: {self._error}") from self._error
 
     def _work(self) -> None:
-        step = 0
         while (item := self._queue.get()) is not None:
-            entry, tensor, ready, size = item
             try:
-                if isinstance(entry, int):
-                    self._flush(entry)
-                    self._number = 0
-                    tensor.set()
-                    continue
-                if ready is not None:
-                    ready.synchronize()
-                step = Name.parse(entry.name).step
-                key = entry.name + ("" if entry.level == "full" else f"@{entry.level}")
-                entry.file = f"{self._stem(step)}-{self._number}.safetensors"
-                self._parts[key] = tensor.view(torch.uint8) if tensor.dtype in _BYTES else tensor.contiguous()
-                self._size += size
-                if self._size >= PART_BYTES:
+                if isinstance(item, tuple):
+                    step, index = item
                     self._flush(step)
+                    self._number = 0
+                    index()
+                    continue
+                for entry, tensor, ready, size in item:
+                    self._take(entry, tensor, ready, size)
             except BaseException as error:
                 self._error = error
                 with self._room:
                     self._room.notify_all()
                 return
+
+    def _take(self, entry: Entry, tensor: Tensor, ready: Any, size: int) -> None:
+        if ready is not None:
+            ready.synchronize()
+        step = Name.parse(entry.name).step
+        key = entry.name + ("" if entry.level == "full" else f"@{entry.level}")
+        entry.file = f"{self._stem(step)}-{self._number}.safetensors"
+        self._parts[key] = tensor.view(torch.uint8) if tensor.dtype in _BYTES else tensor.contiguous()
+        self._size += size
+        if self._size >= PART_BYTES:
+            self._flush(step)
 
     def _flush(self, step: int) -> None:
         if self._parts:
@@ -169,7 +207,7 @@ class Writer:
 
 
 def _slim(entry: Entry) -> dict[str, Any]:
-    return {k: v for k, v in asdict(entry).items() if v not in ("", None, {}, False)}
+    return {k: v for k, v in asdict(entry).items() if not (v is None or v is False or v == "" or v == {})}
 
 
 def _into_place(part: Path, target: Path, fsync: bool = False) -> None:
@@ -421,21 +459,21 @@ class Trace:
         return f"Trace({str(self.folder)!r}: {len({f.rank for f in self.files})} of {self.world} ranks, steps {self.steps})"
 
 
-def sample_indices(name: str, shape: Iterable[int]) -> np.ndarray:
-    """The global flat indices that level ``sample`` keeps, a function of name and shape.
+def sample_indices(shape: Iterable[int]) -> np.ndarray:
+    """The global flat indices that level ``sample`` keeps, a function of the number of elements.
 
-    >>> len(sample_indices("x", (100, 100))), len(sample_indices("x", (3, 4)))
+    >>> len(sample_indices((100, 100))), len(sample_indices((3, 4)))
     (1024, 12)
     """
-    return _sampled(name, math.prod(tuple(shape)))
+    return _sampled(math.prod(tuple(shape)))
 
 
 @lru_cache(maxsize=4096)
-def _sampled(name: str, total: int) -> np.ndarray:
+def _sampled(total: int) -> np.ndarray:
     from assay.difftest.tensors import random_values
 
     if total <= SAMPLE:
         return np.arange(total)
-    drawn = (random_values(name, np.arange(2 * SAMPLE), kind="uniform") * total).astype(np.int64)
+    drawn = (random_values("sample", np.arange(2 * SAMPLE), kind="uniform") * total).astype(np.int64)
     _, first = np.unique(drawn, return_index=True)
     return np.sort(drawn[np.sort(first)][:SAMPLE])

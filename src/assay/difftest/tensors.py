@@ -156,7 +156,9 @@ def generate(
     elif kind == "bias":
         values *= 0.1
     elif kind not in ("normal", "uniform"):
-        raise DiffTestError(f"a tensor is normal, uniform, weight, residual, head, embedding, norm or bias, not {kind!r}")
+        raise DiffTestError(
+            f"a tensor is normal, uniform, weight, residual, head, embedding, norm or bias, not {kind!r}"
+        )
     return torch.from_numpy(values).reshape(index.local_shape).to(device=device, dtype=dtype)
 
 

@@ -303,7 +303,7 @@ def estimate_tolerance(
         Size of the noise; ``auto``: epsilon of the lowest floating type among the module outputs.
     safety : float
         ``tau = max(safety * largest deviation, floor * eps of the tensor's type)``; for tensors of at most 8 elements
-        the floor is 2 eps.
+        the factor is doubled and the floor is 2 eps.
     floor : float
     optimizer : Optimizer, optional
     base : Trace, optional
@@ -406,6 +406,8 @@ def _perturb(
         gap = distance(first, tensor)
         value = gap.relative if gap.reference else 0.0
         lowest[entry.name] = (SCALAR_FLOOR if tensor.numel() <= SCALAR else floor) * eps_of(entry.dtype)
+        # one number is one draw, and the largest of a few draws may be small by luck: twice the factor for scalars
+        value *= 2.0 if tensor.numel() <= SCALAR else 1.0
         moved[entry.name] = max(moved.get(entry.name, 0.0), value)
         tolerance.absolute[entry.name] = max(tolerance.absolute.get(entry.name, 0.0), safety * gap.error)
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.difftest.collect import mark
 from assay.difftest.testbed.config import Config
+from assay.difftest.testbed.fp8 import Scaling
 from assay.difftest.testbed.gpt import GPT, Micro
 
 
@@ -48,6 +49,14 @@ class MasterAdam:
                 master.copy_(state["masters"][name])
 
 
+def reset_scaling(model: nn.Module) -> None:
+    """Forget the FP8 history of all linear layers."""
+    for module in model.modules():
+        scaling = getattr(module, "scaling", None)
+        if isinstance(scaling, Scaling):
+            scaling.reset()
+
+
 class Reference:
     """The reference model with its optimizer.
 
@@ -69,9 +78,8 @@ class Reference:
 
     def step(self, step: int = 0, tracer: Any = None) -> float:
         """Forward and backward of all micro-batches, clip, update."""
-        for module in self.model.modules():
-            if getattr(module, "scaling", None) is not None and step == 0:
-                module.scaling.reset()
+        if step == 0:
+            reset_scaling(self.model)
         sums = {n: torch.zeros(p.shape, dtype=torch.float32, device=p.device) for n, p in self.parameters.items()}
         for name, parameter in self.parameters.items():
             parameter.main_grad = sums[name]  # type: ignore[attr-defined]
@@ -89,7 +97,7 @@ class Reference:
         if tracer is not None:
             tracer.before_step()
         norm = torch.sqrt(sum((g.double().square().sum() for g in sums.values()), torch.zeros((), dtype=torch.float64)))
-        mark("gnorm", norm.float())
+        mark("gnorm", norm)
         factor = min(1.0, self.config.clip / (float(norm) + 1e-6)) if self.config.clip else 1.0
         updated = self.optimizer.step({n: g * factor for n, g in sums.items()})
         with torch.no_grad():

@@ -15,7 +15,7 @@ from assay.difftest.testbed.gpt import GPT, Micro
 from assay.difftest.testbed.groups import Groups, all_gather, reduce_scatter
 from assay.difftest.testbed.parallel import LocalMicro, Stages
 from assay.difftest.testbed.pipeline import Pipeline
-from assay.difftest.testbed.train import MasterAdam
+from assay.difftest.testbed.train import MasterAdam, reset_scaling
 
 BUCKETS = 3
 
@@ -118,10 +118,8 @@ class Trainer:
 
     def step(self, step: int = 0, tracer: Any = None) -> float:
         """One step; the loss over all ranks."""
-        for chunk in self.stages.chunks:
-            for module in chunk.modules():
-                if getattr(module, "scaling", None) is not None and step == 0:
-                    module.scaling.reset()
+        for chunk in self.stages.chunks if step == 0 else []:
+            reset_scaling(chunk)
         for bucket in self.buckets:
             bucket.buffer.zero_()
             for name, parameter in bucket.parameters.items():
@@ -149,7 +147,7 @@ class Trainer:
         shards = self._reduce()
         self._record_gradients(tracer, shards)
         norm = self._norm(shards)
-        mark("gnorm", norm.float())
+        mark("gnorm", norm)
         factor = min(1.0, self.config.clip / (float(norm) + 1e-6)) if self.config.clip else 1.0
         self._update(shards, factor)
         self._record_after(tracer)
@@ -370,7 +368,7 @@ class FsdpTrainer:
         dist.all_reduce(square)
         dist.all_reduce(total)
         norm = square.sqrt()
-        mark("gnorm", norm.float())
+        mark("gnorm", norm)
         factor = min(1.0, self.config.clip / (float(norm) + 1e-6)) if self.config.clip else 1.0
         updated = self.optimizer.step({n: g.to_local() * factor for n, g in sums.items()})
         with torch.no_grad():

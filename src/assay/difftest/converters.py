@@ -18,7 +18,15 @@ from assay.difftest.store import Entry, Trace, Writer
 
 _RANK = re.compile(r"(?:^|[_\-./])(?:rank|r)[_=\-]?(\d+)", re.IGNORECASE)
 _SGLANG_KEY = re.compile(r"(\w+)=(.*?)(?=___|$)")
-_STAGES = {"forward": "out", "fwd": "out", "output": "out", "input": "in", "backward": "gout", "bwd": "gout", "grad": "grad"}
+_STAGES = {
+    "forward": "out",
+    "fwd": "out",
+    "output": "out",
+    "input": "in",
+    "backward": "gout",
+    "bwd": "gout",
+    "grad": "grad",
+}
 
 
 def convert(source: str | Path, output: str | Path, *, kind: str = "auto", phase: str | None = None) -> Trace:
@@ -175,7 +183,13 @@ def load_sglang(source: Path, *, phase: str | None = None) -> Iterable[Record]:
         spec = ShardSpec.parse(str(facts["dims"])) if facts.get("dims") else None
         call = int(facts.get("dump_index", 0)) if facts.get("repeated") else 0
         made = _name(name, phase or "out", step=step)
-        yield Name(made.step, made.microbatch, made.phase, made.module, made.slot, call), value, int(facts.get("rank", 0)), coords, spec
+        yield (
+            Name(made.step, made.microbatch, made.phase, made.module, made.slot, call),
+            value,
+            int(facts.get("rank", 0)),
+            coords,
+            spec,
+        )
 
 
 def load_safetensors(source: Path, *, phase: str | None = None) -> Iterable[Record]:
@@ -211,7 +225,9 @@ def load_dcp(source: Path, *, phase: str | None = None) -> Iterable[Record]:
     }
     load(state, checkpoint_id=str(source), no_dist=True)
     for key, tensor in state.items():
-        match = re.fullmatch(r"optimizer\.state\.(\w+?)\.(.+)", key) or re.fullmatch(r"optim(?:izer)?\.(.+)\.(exp_avg(?:_sq)?)", key)
+        match = re.fullmatch(r"optimizer\.state\.(\w+?)\.(.+)", key) or re.fullmatch(
+            r"optim(?:izer)?\.(.+)\.(exp_avg(?:_sq)?)", key
+        )
         if match and key.startswith("optimizer.state."):
             yield _name(match[2], f"optim.{match[1]}"), tensor, 0, {}, None
         elif match:

@@ -1,0 +1,221 @@
+"""The race against torch's DebugMode (hashes) and TrainCheck: what tracing costs, and how fast traces are compared.
+
+    make bench FIELD=difftest
+
+One GPT of 4 layers and width 256, batch 4 x 128, one thread; every mode runs in this process on the same steps, turn by
+turn, medians. A traced step stands among four plain ones: its cost is that of the five less four plain ones, so that the
+writer's work in the background counts. DebugMode hashes the output of every operation, as its user would have it for a
+comparison. The comparison is timed on pairs of FP32 tensors (bytes of one side).
+
+TrainCheck lives in an environment of its own (build/peers/difftest, from benchmarks/peers/difftest.txt), made on the
+first call; it traces the same model and prints its own ratio. Without it that line is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ROOT / "build" / "peers" / "difftest"
+ROUNDS = 9
+EVERY = 5
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc1, self.act, self.fc2 = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.proj(a)
+        return x + self.fc2(self.act(self.fc1(self.norm2(x))))
+
+
+class Model(nn.Module):
+    def __init__(self, vocab: int = 512, width: int = 256, layers: int = 4) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def setting() -> tuple[Model, Callable[[], None]]:
+    torch.manual_seed(0)
+    model = Model()
+    tokens = torch.randint(0, 512, (4, 128))
+
+    def step() -> None:
+        model.zero_grad()
+        F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+
+    return model, step
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def debug_mode(step: Callable[[], None]) -> float:
+    from torch.utils._debug_mode import DebugMode
+
+    def run() -> None:
+        with DebugMode() as mode, mode.log_tensor_hashes(hash_inputs=False):
+            step()
+
+    return timed(run)
+
+
+def overheads() -> tuple[float, dict[str, float], float]:
+    """Seconds of a plain step, cost of a traced one by mode, seconds of writing the same bytes."""
+    from assay.difftest import Trace, trace
+
+    model, step = setting()
+    for _ in range(2):
+        step()
+    debug_mode(step)
+    plain: list[float] = []
+    costs: dict[str, list[float]] = {k: [] for k in ("digest", "sample", "full", "every step full", "DebugMode")}
+    raw: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(ROUNDS):
+            alone = statistics.median(timed(step) for _ in range(3))
+            plain.append(alone)
+            for mode in ("digest", "sample", "full"):
+                out = f"{folder}/{mode}{number}"
+                with trace(model, out, level=mode, every=EVERY, microbatches=1) as tracer:
+
+                    def five(tracer=tracer) -> None:
+                        for _ in range(EVERY):
+                            step()
+                            tracer.next_step()
+
+                    total = timed(five)
+                    tracer.step = 1  # the block ends in a step that is not traced
+                costs[mode].append(total - (EVERY - 1) * alone)
+            out = f"{folder}/each{number}"
+            with trace(model, out, microbatches=1) as tracer:
+
+                def three(tracer=tracer) -> None:
+                    for _ in range(3):
+                        step()
+                        tracer.next_step()
+
+                total = timed(three)
+                step()
+            costs["every step full"].append(total / 3)
+            written = Trace.open(f"{folder}/full{number}")
+            payload = os.urandom(written.nbytes())
+            raw.append(timed(lambda payload=payload: Path(folder, "raw").write_bytes(payload)))
+            costs["DebugMode"].append(debug_mode(step))
+            size = written.nbytes()
+    base = statistics.median(plain)
+    print(
+        f"plain step {base * 1000:.0f} ms, {size / 1e6:.0f} MB traced a step, raw write {statistics.median(raw) * 1000:.0f} ms"
+    )
+    ratios = {k: statistics.median(c / p for c, p in zip(v, plain)) for k, v in costs.items()}
+    for mode, ratio in ratios.items():
+        print(f"{mode:18s}{ratio:6.2f}x")
+    return base, ratios, statistics.median(raw)
+
+
+def comparison_rate() -> float:
+    """Gigabytes a second, of one side."""
+    from assay.difftest import distance
+
+    pairs = [
+        (torch.randn(4, 128, n), torch.randn(4, 128, n)) for n in (256, 512, 768, 1024, 1024, 2048) for _ in range(4)
+    ]
+    size = sum(a.numel() * 4 for a, _ in pairs)
+    times = [timed(lambda: [distance(a, b) for a, b in pairs]) for _ in range(ROUNDS)]
+    return size / statistics.median(times) / 1e9
+
+
+def digest_sum_cost() -> float:
+    """Milliseconds a tensor and rank to add digests at compare time."""
+    from assay.difftest import digest
+
+    one = digest(torch.randn(1000, 256))
+    n = 256
+    return timed(lambda: [one + one for _ in range(n)]) / n * 1000
+
+
+def traincheck() -> float | None:
+    """TrainCheck's ratio of traced to plain steps on the same model."""
+    python = PEERS / "bin" / "python"
+    if not python.exists():
+        print("making the environment of TrainCheck in build/peers/difftest ...", flush=True)
+        try:
+            venv.create(PEERS, with_pip=True, system_site_packages=False)
+            words = [str(python), "-m", "pip", "install", "-qqq", "-r", str(ROOT / "benchmarks/peers/difftest.txt")]
+            subprocess.run(words, check=True, timeout=1500)
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"TrainCheck could not be installed: {error}")
+            return None
+    script = ROOT / "benchmarks" / "peers" / "difftest_traincheck.py"
+    done = subprocess.run([str(python), str(script)], capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        print(f"TrainCheck did not run: {done.stderr.strip().splitlines()[-1:]}")
+        return None
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["ratio"])
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(f"{os.cpu_count()} processors, one thread\n")
+    base, ratios, raw = overheads()
+    rate = comparison_rate()
+    cost = digest_sum_cost()
+    peer = traincheck() if "--no-traincheck" not in sys.argv else None
+    lines = [
+        ("digest, against a plain step", ratios["digest"], 1.35, False),
+        ("sample, against a plain step", ratios["sample"], 1.10, False),
+        ("full, against a plain step", ratios["full"], 1.25, False),
+        (
+            "full every step, against the larger of step and raw write",
+            ratios["every step full"] * base / max(base, raw),
+            1.15,
+            False,
+        ),
+        ("digest, against DebugMode", ratios["digest"] / ratios["DebugMode"], 1.0, False),
+        ("sample, against DebugMode", ratios["sample"] / ratios["DebugMode"], 1.0, False),
+        ("comparison in GB/s", rate, 2.0, True),
+        ("digest sum in ms a tensor and rank", cost, 1.0, False),
+    ]
+    if peer is not None:
+        lines.append(("full, against TrainCheck's tracing", ratios["full"] / peer, 1.0, False))
+    print()
+    for what, ratio, target, more in lines:
+        good = ratio >= target if more else ratio <= target
+        print(f"difftest {what}: ratio {ratio:.2f} target {target:g} {'ok' if good else 'short'}")
+
+
+if __name__ == "__main__":
+    main()
