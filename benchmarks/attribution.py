@@ -3,10 +3,11 @@
     make bench FIELD=attribution
     make bench FIELD=attribution PARTS="farm graddot"
 
-Recipe: digits / 16, ``randperm(1797, seed 0)``, 1437 rows for training and 360 for the test, MLP 64-64-10 with 20 epochs of
-SGD; matrices are (360, 1437). LDS is against 50 retrained models, the same for both sides. Times are medians of repeats
-that alternate between the sides; both are warmed up first. For kronfluence the damping is the best of 1e-8, 1e-3, 1e-2 and its default
-by LDS; ours is ``Influence()`` as it is. Farm: 20 models, two epochs, vmap against a plain loop of torch.
+Recipe: digits / 16, ``randperm(1797, seed 0)``, 1437 rows for training and 360 for the test, MLP 64-64-10 with 20
+epochs of SGD; matrices are (360, 1437). LDS is against 50 retrained models, the same for both sides. Times are medians
+of repeats that alternate between the sides; both are warmed up first. For kronfluence the damping is the best of 1e-8,
+1e-3, 1e-2 and its default by LDS; ours is ``Influence()`` as it is. Farm: 20 models, two epochs, vmap against a plain
+loop of torch.
 
 The rivals are installed into build/peers/attribution, without their dependencies, on the first call.
 """
@@ -179,7 +180,8 @@ class Rivals:
                 overwrite_output_dir=True,
             )  # fmt: skip
             analyzer.compute_pairwise_scores(
-                "scores", "ekfac", self.test, self.train, per_device_query_batch_size=360, per_device_train_batch_size=512,
+                "scores", "ekfac", self.test, self.train, per_device_query_batch_size=360,
+                per_device_train_batch_size=512,
                 score_args=ScoreArguments(damping_factor=damping), overwrite_output_dir=True,
             )  # fmt: skip
             # its scores are positive for rows that raise minus the measurement's loss, in our sign
@@ -270,7 +272,8 @@ def main() -> None:
         _, c = race("Influence (dual) against captum Arnoldi", ours(Influence()), rivals.arnoldi, 10, 7, 1)
         mine, top = score(a), by_damping[best]
         print(
-            f"{'':4s}LDS {mine:.3f} ours, {top:.3f} kronfluence at its best damping, {score(c.detach()):.3f} captum Arnoldi"
+            f"{'':4s}LDS {mine:.3f} ours, {top:.3f} kronfluence at its best damping, "
+            f"{score(c.detach()):.3f} captum Arnoldi"
         )
         keep("LDS of Influence over that of kronfluence's best minus 0.01", mine / (top - 0.01), 1)
         keep("LDS of Influence over 0.50", mine / 0.5, 1)

@@ -72,7 +72,8 @@ def test_dattri_184_arnoldi_names_eigenvalues_and_damping(small):
 
 
 def test_trak_81_a_projector_that_returns_zeros_is_found_at_once(monkeypatch):
-    """trak issue 81: silently all zeros on one version of CUDA. Ours is plain torch, and checks norms before first use."""
+    """trak issue 81: silently all zeros on one version of CUDA. Ours is plain torch, and checks norms before first
+    use."""
     monkeypatch.setattr(Projection, "__call__", lambda self, x: torch.zeros(len(x), self.dim))
     with pytest.raises(AttributionError, match="changes norms by 100.0%"):
         Projection(500, 64)
@@ -89,7 +90,8 @@ def test_kronfluence_36_44_9_one_sign_for_all_methods(small):
 
 
 def test_kronfluence_36_nats_estimate_what_removal_does():
-    """With ``scale="nats"`` a score is about the fall of the margin when the row is removed: for a model at its optimum."""
+    """With ``scale="nats"`` a score is about the fall of the margin when the row is removed: for a model at its
+    optimum."""
     from sklearn.datasets import load_breast_cancer
     from sklearn.linear_model import LogisticRegression
 
@@ -218,7 +220,8 @@ def test_quanda_no_upper_pins_on_our_side():
 
 
 def test_wrapped_explainers_keep_one_convention(small):
-    """captum gives (T, N), dattri (N, T), kronfluence another sign: the adapter takes a function and says what is wrong."""
+    """captum gives (T, N), dattri (N, T), kronfluence another sign: the adapter takes a function and says what is
+    wrong."""
     data = small.data
     inner = GradDot().fit(small.model, data.X_train, data.y_train)
     right = FromCallable(lambda X, t: torch.as_tensor(inner.attribute(X, t))).fit(None, data.X_train, data.y_train)

@@ -190,10 +190,13 @@ def test_not_fitted_and_bad_settings(small):
     bad = [
         (Influence(curvature="fish"), "curvature is one of"), (Influence(solver="magic"), "solver is one of"),
         (Influence(damping=-1.0), "finite number of at least 0"), (Influence(damping="lots"), "'gcv' or 'auto'|'auto'"),
-        (Influence(curvature="gn", solver="dual"), "dual form is that of the Fisher"), (EKFAC(labels="x"), "labels is one of"),
+        (Influence(curvature="gn", solver="dual"), "dual form is that of the Fisher"), (EKFAC(labels="x"),
+        "labels is one of"),
         (EKFAC(damping=0), "above 0"), (TRAK(projection="x"), "projection is one of"), (TRAK(reg=0), "reg is a number"),
-        (GradDot(scale="bits"), "raw or nats"), (Similarity(kind="x"), "kind is one of"), (KNNShapley(k=0), "at least 1"),
-        (BanzhafMSR(), "needs farm"), (RepresenterPoints(l2=0), "l2 is a number"), (GradDot(target="x"), "target is one of"),
+        (GradDot(scale="bits"), "raw or nats"), (Similarity(kind="x"), "kind is one of"), (KNNShapley(k=0),
+        "at least 1"),
+        (BanzhafMSR(), "needs farm"), (RepresenterPoints(l2=0), "l2 is a number"), (GradDot(target="x"),
+        "target is one of"),
         (GradDot(target="prediction"), "for regression"), (TRAK(n_models=3), "make_model and fit_spec"),
     ]  # fmt: skip
     for method, message in bad:
@@ -211,9 +214,9 @@ def test_not_fitted_and_bad_settings(small):
         )
     with pytest.raises(UnsupportedModel, match="the model has no parameters"):
         TorchModel(nn.ReLU())
+    a = mislabel_detection(np.arange(6), np.arange(6) < 2)
+    b = class_detection(np.eye(3), [0, 1, 2], [0, 1, 2], s=1)
     with pytest.raises(AttributionError, match="one metric"):
-        a = mislabel_detection(np.arange(6), np.arange(6) < 2)
-        b = class_detection(np.eye(3), [0, 1, 2], [0, 1, 2], s=1)
         paired_test(a, b)
     with pytest.raises(AttributionError, match="nothing to compare"):
         compare({})

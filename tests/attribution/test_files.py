@@ -54,8 +54,8 @@ def test_mnist_files(tmp_path, rng):
     (tmp_path / "cut").write_bytes(idx(images)[:-7])
     with pytest.raises(DataFormatError, match="its header says 3920"):
         read_mnist(tmp_path / "cut")
+    (tmp_path / "text").write_text("hello")
     with pytest.raises(DataFormatError, match="not an IDX file"):
-        (tmp_path / "text").write_text("hello")
         read_mnist(tmp_path / "text")
     with pytest.raises(DataFormatError, match="label file"):
         read_mnist(tmp_path / "y")
@@ -78,8 +78,8 @@ def test_cifar_batches_are_read_without_running_what_is_in_them(tmp_path, rng):
     with pytest.raises(DataFormatError, match="only arrays, texts and lists are read"):
         read_cifar(tmp_path / "evil")
     assert not (tmp_path / "pwned").exists()
+    (tmp_path / "junk").write_bytes(b"junk")
     with pytest.raises(DataFormatError, match="not a CIFAR batch"):
-        (tmp_path / "junk").write_bytes(b"junk")
         read_cifar(tmp_path / "junk")
 
 
@@ -208,7 +208,8 @@ def test_bench_and_report_on_the_command_line(tmp_path):
     X, y = load_iris(return_X_y=True)
     np.savez(tmp_path / "iris.npz", X=X, y=y)
     words = [
-        "bench", "--kind", "mislabel", "--kind", "class", "--data", str(tmp_path / "iris.npz"), "--out", str(tmp_path / "run"),
+        "bench", "--kind", "mislabel", "--kind", "class", "--data", str(tmp_path / "iris.npz"), "--out",
+            str(tmp_path / "run"),
         "--methods", "random,graddot,influence", "--epochs", "5", "--hidden", "8",
     ]  # fmt: skip
     done = CliRunner().invoke(app, words)
@@ -218,8 +219,8 @@ def test_bench_and_report_on_the_command_line(tmp_path):
     assert again.exit_code == 0
     shown = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
     assert "influence" in shown.output and "best" in shown.output
+    np.savez(tmp_path / "z.npz", Z=X)
     with pytest.raises(DataFormatError, match="it needs X and y"):
-        np.savez(tmp_path / "z.npz", Z=X)
         CliRunner().invoke(
             app,
             ["bench", "-k", "class", "--data", str(tmp_path / "z.npz"), "-o", str(tmp_path / "q")],

@@ -78,8 +78,8 @@ def test_check_1_exact_loo_of_ridge_equals_refits_and_scaled_influence(ridge):
 
 
 def test_check_1_on_the_mean_loss_the_same_formula_is_off():
-    """With the penalty on the mean loss the optimum without a row has a relatively larger penalty, which the update does
-    not know: the gap is per cents, not rounding."""
+    """With the penalty on the mean loss the optimum without a row has a relatively larger penalty, which the update
+    does not know: the gap is per cents, not rounding."""
     from sklearn.linear_model import Ridge
 
     rng = np.random.default_rng(0)
@@ -269,8 +269,10 @@ def test_check_8_cardinality_and_reciprocal_rank():
 
 GRADIENT_METHODS = [
     GradDot(), GradDot(target="logit"), GradDot(target="loss"), GradCos(), TracIn(), TracInLast(), Influence(),
-    Influence(damping=1e-3, solver="primal"), Influence(damping=1e-2, solver="cg"), Influence(damping=1e-3, solver="arnoldi"),
-    Influence(damping=0.1, curvature="gn"), Influence(damping=0.5, curvature="hessian"), RelatIF(), RelatIF(norm="theta"),
+    Influence(damping=1e-3, solver="primal"), Influence(damping=1e-2, solver="cg"), Influence(damping=1e-3,
+        solver="arnoldi"),
+    Influence(damping=0.1, curvature="gn"), Influence(damping=0.5, curvature="hessian"), RelatIF(),
+        RelatIF(norm="theta"),
     EKFAC(), EKFAC(target="logit"), DataInf(), TRAK(proj_dim=64), RepresenterPoints(),
 ]  # fmt: skip
 
@@ -294,7 +296,8 @@ def test_check_9_in_32_bits_where_nothing_is_solved(small, method):
 
 @pytest.mark.parametrize(
     "method",
-    [GradDot(target="loss"), Influence(target="loss"), Influence(damping=0.1, curvature="gn", target="loss"), EKFAC(target="loss")],
+    [GradDot(target="loss"), Influence(target="loss"), Influence(damping=0.1, curvature="gn", target="loss"),
+        EKFAC(target="loss")],
     ids=repr,
 )  # fmt: skip
 def test_check_9_self_influence_is_not_negative_under_positive_curvature(small, method):

@@ -225,9 +225,11 @@ def test_tracin_adds_checkpoints_with_their_rates(small):
     ("net", "rows"),
     [
         (SmallCNN(8, 4, width=4), torch.rand(30, 1, 8, 8)),
-        (nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(24, 4)), torch.rand(30, 2, 8)),
+        (nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(24, 4)),
+        torch.rand(30, 2, 8)),
         (TextTransformer(30, 4, length=7, dim=8), torch.randint(0, 30, (30, 7))),
-        (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 4)), torch.rand(30, 2, 8, 8)),
+        (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 4)),
+        torch.rand(30, 2, 8, 8)),
     ],
     ids=["conv2d", "conv1d-inplace", "transformer", "grouped-and-normed"],
 )  # fmt: skip

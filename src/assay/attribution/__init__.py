@@ -1,7 +1,7 @@
 """Which training rows caused this prediction, and how far a method that says so can be trusted.
 
-Attributors share one convention: ``fit(model, X_train, y_train)``, then ``attribute(X_test, targets)`` gives scores (test
-rows, training rows) that are positive for rows that raise the explained number.
+Attributors share one convention: ``fit(model, X_train, y_train)``, then ``attribute(X_test, targets)`` gives scores
+(test rows, training rows) that are positive for rows that raise the explained number.
 
 >>> from assay.attribution import FitSpec, Influence, ModelSpec, fit_one, load_digits_split, as_tensors
 >>> data = load_digits_split(train=300, test=50)
@@ -55,12 +55,14 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "tracing": ("FactTracing", "LexicalOverlap", "Training", "train_language_model"),
     "text": ("Vocabulary",),
     "data": (
-        "Split", "split_rows", "load_digits_split", "load_table_split", "load_sms", "load_sms_split", "load_shapes_split",
+        "Split", "split_rows", "load_digits_split", "load_table_split", "load_sms", "load_sms_split",
+        "load_shapes_split",
         "make_shapes", "make_linear", "flip_labels", "group_classes", "add_artifact", "mix_source", "duplicate_rows",
         "white_square",
     ),
     "formats": (
-        "TableData", "read_table", "read_mnist", "read_cifar", "read_image_folder", "read_tsv", "read_jsonl", "read_state",
+        "TableData", "read_table", "read_mnist", "read_cifar", "read_image_folder", "read_tsv", "read_jsonl",
+        "read_state",
     ),
     "tables": ("rank_rows", "RankedRows"),
     "report": ("explain_html", "write_report"),
@@ -69,7 +71,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
 _LAZY = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [
-    "AttributionError", "CheckpointMismatch", "ConstantOutput", "ConstantOutputWarning", "DataFormatError", "LabelError",
+    "AttributionError", "CheckpointMismatch", "ConstantOutput", "ConstantOutputWarning", "DataFormatError",
+    "LabelError",
     "NoEligibleSamples", "NonFiniteAttribution", "NotFitted", "ShapeMismatch", "UnsupportedModel", *_LAZY,
 ]  # fmt: skip
 

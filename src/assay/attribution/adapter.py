@@ -1,8 +1,8 @@
 """`TorchModel`: a network with the meaning of its outputs and the layers that count, and its per-row gradients.
 
-Inputs and output gradients of linear and convolutional layers are caught by hooks in one forward and one backward pass of
-a whole batch; parameters of other layers get flat gradients by ``vmap(grad)``. Whether the caught factors are the whole
-gradient is checked once a model (a weight that is used twice, or around its layer, gets the flat form instead).
+Inputs and output gradients of linear and convolutional layers are caught by hooks in one forward and one backward pass
+of a whole batch; parameters of other layers get flat gradients by ``vmap(grad)``. Whether the caught factors are the
+whole gradient is checked once a model (a weight that is used twice, or around its layer, gets the flat form instead).
 """
 
 from __future__ import annotations
@@ -312,7 +312,8 @@ class TorchModel:
         bad = [name for name in own if own[name].shape != state[name].shape]
         if bad:
             raise CheckpointMismatch(
-                f"{bad[0]} has shape {tuple(state[bad[0]].shape)} in a checkpoint and {tuple(own[bad[0]].shape)} in the "
+                f"{bad[0]} has shape {tuple(state[bad[0]].shape)} in a checkpoint and "
+                f"{tuple(own[bad[0]].shape)} in the "
                 f"model"
             )
         kept = {name: value.clone() for name, value in own.items()}

@@ -25,7 +25,8 @@ from assay.core.errors import SkipRun
 from assay.core.run import RunContext
 
 PURPOSES = (
-    "lds", "loo", "brittleness", "removal", "class", "subclass", "mislabel", "shortcut", "mixed", "topk", "randomization",
+    "lds", "loo", "brittleness", "removal", "class", "subclass", "mislabel", "shortcut", "mixed", "topk",
+    "randomization",
     "duplicate", "facts",
 )  # fmt: skip
 
@@ -273,8 +274,10 @@ def _add_tasks() -> None:
     digits = [p for p in PURPOSES if p != "facts"]
     image = ["lds", "class", "mislabel", "shortcut", "mixed"]
     grid = {
-        "digits-small": ["lds", "class", "mislabel"], "digits": digits, "digits-cnn": ["lds", "class", "mislabel", "shortcut"],
-        "shapes": image, "shapes-cnn": ["lds", "class", "shortcut"], "sms": ["lds", "mislabel", "duplicate", "class", "topk"],
+        "digits-small": ["lds", "class", "mislabel"], "digits": digits, "digits-cnn": ["lds", "class", "mislabel",
+            "shortcut"],
+        "shapes": image, "shapes-cnn": ["lds", "class", "shortcut"], "sms": ["lds", "mislabel", "duplicate", "class",
+            "topk"],
         "sms-transformer": ["lds", "mislabel"], "breast_cancer": ["lds", "mislabel"], "diabetes": ["lds"],
     }  # fmt: skip
     licences = {"sms": "CC BY 4.0", "sms-transformer": "CC BY 4.0"}

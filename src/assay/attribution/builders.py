@@ -1,7 +1,8 @@
 """Benchmarks of a user's own data in one call: ground truth made, model trained, everything on file, judged by kind.
 
-A benchmark is a folder: ``benchmark.json`` (settings and content hash), ``data.npz``, ``model.pt`` (final state and five
-checkpoints), ``farm/`` (retrained models' outputs) and ``attributions/`` (finished blocks of methods that were judged).
+A benchmark is a folder: ``benchmark.json`` (settings and content hash), ``data.npz``, ``model.pt`` (final state and
+five checkpoints), ``farm/`` (retrained models' outputs) and ``attributions/`` (finished blocks of methods that were
+judged).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from assay.attribution.metrics.result import MetricResult
 from assay.attribution.models import ModelSpec
 
 KINDS = (
-    "lds", "loo", "brittleness", "removal", "class", "subclass", "mislabel", "shortcut", "mixed", "topk", "randomization",
+    "lds", "loo", "brittleness", "removal", "class", "subclass", "mislabel", "shortcut", "mixed", "topk",
+    "randomization",
     "duplicate",
 )  # fmt: skip
 FORMAT = 1
@@ -90,10 +92,10 @@ class AttributionBenchmark:
         test : int or float
             Test rows, or their share.
         options
-            By kind. lds: ``n_subsets=100, alpha=0.5, n_seeds=2``; loo: ``rows`` (number of training rows left out, default
-            200); brittleness: ``k=(10, 20), n_test=20``; removal: ``mode="remove_high"``; subclass: ``n_groups=2``;
-            mislabel: ``p=0.1, groups``; shortcut: ``fn, p=0.85, cls=0``; mixed: ``X_other, label=0``; duplicate:
-            ``p=0.1, noise``; class, subclass, topk: ``s`` or ``k=5``.
+            By kind. lds: ``n_subsets=100, alpha=0.5, n_seeds=2``; loo: ``rows`` (number of training rows left out,
+            default 200); brittleness: ``k=(10, 20), n_test=20``; removal: ``mode="remove_high"``; subclass:
+            ``n_groups=2``; mislabel: ``p=0.1, groups``; shortcut: ``fn, p=0.85, cls=0``; mixed: ``X_other, label=0``;
+            duplicate: ``p=0.1, noise``; class, subclass, topk: ``s`` or ``k=5``.
 
         Raises
         ------
@@ -165,7 +167,8 @@ class AttributionBenchmark:
         facts = {name.removeprefix("fact_"): value for name, value in arrays.items() if name.startswith("fact_")}
         facts.update(notes["facts"])
         data = Split(
-            arrays["X_train"], arrays["y_train"], arrays["X_test"], arrays["y_test"], notes["kind_of_rows"], notes["name"],
+            arrays["X_train"], arrays["y_train"], arrays["X_test"], arrays["y_test"], notes["kind_of_rows"],
+                notes["name"],
             tuple(notes["classes"]), facts, tuple(notes["shown_train"]), tuple(notes["shown_test"]),
         )  # fmt: skip
         self = cls(
@@ -360,7 +363,8 @@ class AttributionBenchmark:
             )
         if kind == "shortcut":
             return detection.shortcut_detection(
-                A, data.facts["artifact_train"], data.y_train, o.get("cls", 0), data.facts["artifact_test"][few], y_test,
+                A, data.facts["artifact_train"], data.y_train, o.get("cls", 0), data.facts["artifact_test"][few],
+                    y_test,
                 predicted,
             )  # fmt: skip
         if kind == "mixed":

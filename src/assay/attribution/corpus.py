@@ -44,7 +44,8 @@ TEMPLATES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "symbol": (
         "question : what is the symbol of {s} ? answer :",
-        ("the symbol of {s} is {o}", "chemists write {s} as {o}", "{o} stands for {s}", "in formulas {s} appears as {o}",
+        ("the symbol of {s} is {o}", "chemists write {s} as {o}", "{o} stands for {s}",
+        "in formulas {s} appears as {o}",
          "the periodic table shows {s} as {o}"),
     ),
     "number": (

@@ -118,7 +118,8 @@ def load_table_split(name: str, seed: int = 0, *, test: float = 0.25) -> Split:
     if name == "diabetes":
         y = ((y - y.mean()) / y.std()).astype(np.float32)
     return split_rows(
-        X.astype(np.float32), y, test=test, seed=seed, name=name, classes=getattr(bunch, "target_names", ()) if name != "diabetes" else (),
+        X.astype(np.float32), y, test=test, seed=seed, name=name, classes=getattr(bunch, "target_names",
+            ()) if name != "diabetes" else (),
     )  # fmt: skip
 
 
@@ -205,7 +206,7 @@ def make_shapes(
     --------
     >>> X, y = make_shapes(10, 3)
     >>> X.shape, y.tolist()[:3]
-    ((10, 1, 16, 16), [2, 2, 0])
+    ((10, 1, 16, 16), [2, 1, 1])
     """
     if not 2 <= classes <= len(SHAPES):
         raise AttributionError(f"classes is from 2 to {len(SHAPES)}, not {classes}")
@@ -240,7 +241,8 @@ def load_shapes_split(seed: int = 0, *, train: int = 900, test: int = 300, class
 def make_linear(
     n: int = 200, p: int = 5, noise: float = 0.5, seed: int = 0
 ) -> tuple[Float[np.ndarray, "n p"], Float[np.ndarray, " n"], Float[np.ndarray, " p"]]:
-    """``y = X w + noise`` with its weights; exact leave-one-out effects of a ridge fit follow in closed form (`ExactLOO`)."""
+    """``y = X w + noise`` with its weights; exact leave-one-out effects of a ridge fit follow in closed form
+    (`ExactLOO`)."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, p))
     w = rng.normal(size=p)
@@ -346,7 +348,8 @@ def mix_source(
 def duplicate_rows(
     X: Any, p: float = 0.1, *, seed: int = 0, noise: float = 0.0
 ) -> tuple[np.ndarray, Int[np.ndarray, " m"]]:
-    """Copies (with noise, if asked for) of a share p of the rows, and which rows they copy: test rows with a known source."""
+    """Copies (with noise, if asked for) of a share p of the rows, and which rows they copy: test rows with a known
+    source."""
     X = np.asarray(X)
     rng = np.random.default_rng(seed)
     source = rng.choice(len(X), max(1, round(p * len(X))), replace=False)

@@ -1,9 +1,9 @@
 """The retraining farm: many models of one recipe on many subsets, trained at once.
 
-Parameters of all models of a chunk are stacked along a new first axis; one batched forward pass (``torch.func.vmap``), one
-backward pass and one optimiser step serve all of them. Every model starts from a fresh seeded initialisation and follows
-the same order of batches as the plain loop with that seed, so the two agree to rounding. Finished chunks are files; a
-killed run goes on after the last of them.
+Parameters of all models of a chunk are stacked along a new first axis; one batched forward pass (``torch.func.vmap``),
+one backward pass and one optimiser step serve all of them. Every model starts from a fresh seeded initialisation and
+follows the same order of batches as the plain loop with that seed, so the two agree to rounding. Finished chunks are
+files; a killed run goes on after the last of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from assay.attribution.errors import AttributionError, CheckpointMismatch, ShapeMismatch, UnsupportedModel
 from assay.attribution.fitting import FitSpec, MakeModel, as_tensors, batch_orders, content_hash, fit_one
-from assay.attribution.outputs import check_labels, default_target, loss_rows, predictions, target_rows
+from assay.attribution.outputs import check_labels, default_target, predictions, target_rows
+from assay.attribution.stacked import Stack, cannot_stack, small_array, stacked_batches
 from assay.training import seeded
 
 FORMAT = 1
@@ -270,7 +271,7 @@ class RetrainingFarm:
             with torch.no_grad():
                 logits = torch.cat([model(xt[i : i + 1024]) for i in range(0, len(xt), 1024)])
             values.append(target_rows(logits, yt, self.fit_spec.task, target).cpu().numpy())
-            guesses.append(_small(predictions(logits, self.fit_spec.task)))
+            guesses.append(small_array(predictions(logits, self.fit_spec.task)))
         return np.stack(values).astype(np.float32), np.stack(guesses)
 
     def estimate_cost(self, X: Any, y: Any, *, subsets: Any = None, n_models: int | None = None) -> Cost:
@@ -299,7 +300,7 @@ class RetrainingFarm:
             each = (time.perf_counter() - began) / max(len(batch_orders(chosen.shape[1], few, 0)), 1)
             return Cost(each * steps * models, self._bytes(x, labels), models, steps)
         size = min(size, models)
-        stack = _Stack([seeded(self.model_seed, self.make_model) for _ in range(size)], self.fit_spec, self.device)
+        stack = Stack([seeded(self.model_seed, self.make_model) for _ in range(size)], self.fit_spec, self.device)
         index = rows[:, : self.fit_spec.batch_size].clamp(min=0).expand(size, -1)
         stack.step(x[index], labels[index], None, 0, steps)
         began = time.perf_counter()
@@ -316,7 +317,7 @@ class RetrainingFarm:
 
     def _plan(self, x: Tensor, y: Tensor, xt: Tensor, subsets: np.ndarray) -> tuple[str, int]:
         probe = seeded(self.model_seed, self.make_model).to(self.device)
-        names = [f"{name} ({type(m).__name__})" for name, m in probe.named_modules() if _cannot_stack(m)]
+        names = [f"{name} ({type(m).__name__})" for name, m in probe.named_modules() if cannot_stack(m)]
         if names and self.engine == "vmap":
             raise UnsupportedModel(
                 f"layers that keep running statistics or draw random numbers cannot be stacked: {', '.join(names)}; "
@@ -359,20 +360,21 @@ class RetrainingFarm:
                 with torch.no_grad():
                     logits = torch.cat([model(xt[i : i + 1024]) for i in range(0, len(xt), 1024)])
                 values.append(target_rows(logits, yt, spec.task, target).cpu().numpy())
-                guesses.append(_small(predictions(logits, spec.task)))
+                guesses.append(small_array(predictions(logits, spec.task)))
                 states.append(
                     {k: v.detach().clone() for k, v in model.state_dict().items()} if self.keep_models else {}
                 )
             return np.stack(values).astype(np.float32), np.stack(guesses), states
         models = [seeded(seed, self.make_model) for _, seed in jobs]
-        stack = _Stack(models, spec, self.device)
-        for step, (index, weight, totals) in enumerate(_batches(lists, [seed for _, seed in jobs], spec)):
+        stack = Stack(models, spec, self.device)
+        for step, (index, weight, totals) in enumerate(stacked_batches(lists, [seed for _, seed in jobs], spec)):
             at = index.to(x.device)
             stack.step(x[at], y[at], None if weight is None else weight.to(x.device), step, totals)
         bad = [jobs[i] for i in stack.not_finite()]
         if bad:
             raise AttributionError(
-                f"training diverged for {len(bad)} models, the first on subset {bad[0][0]} with seed {bad[0][1]}: weights "
+                f"training diverged for {len(bad)} models, the first on subset {bad[0][0]} with seed "
+                f"{bad[0][1]}: weights "
                 f"are not finite; lower lr ({spec.lr})"
             )
         values_, guesses_ = stack.evaluate(xt, yt, target, self.memory)
@@ -384,7 +386,7 @@ class RetrainingFarm:
         self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor, subsets: np.ndarray, target: str
     ) -> dict[str, Any]:
         model = seeded(self.model_seed, self.make_model)
-        first = {k: v for k, v in model.state_dict().items()}
+        first = dict(model.state_dict())
         return {
             "format": FORMAT,
             "data": content_hash(x, y),
@@ -406,7 +408,8 @@ class RetrainingFarm:
             other = sorted(k for k in content if old.get(k) != content[k])
             if other:
                 raise CheckpointMismatch(
-                    f"{self.folder} holds models of another run (different: {', '.join(other)}); name another folder or "
+                    f"{self.folder} holds models of another run (different: {', '.join(other)}); name "
+                    f"another folder or "
                     f"remove it"
                 )
         else:
@@ -427,159 +430,6 @@ class RetrainingFarm:
                 high = min(at + size, upcoming[0])
                 yield (at, high)
                 at = high
-
-
-class _Stack:
-    """Models with their parameters stacked, and the state of their optimiser."""
-
-    def __init__(self, models: list[nn.Module], spec: FitSpec, device: Any) -> None:
-        self.spec, self.n = spec, len(models)
-        self.skeleton = models[0].to(device).train()
-        params, buffers = torch.func.stack_module_state([m.to(device) for m in models])
-        self.names = list(params)
-        self.params = [params[name].detach().clone().requires_grad_() for name in self.names]
-        self.buffers = dict(buffers)
-        self.first: list[Tensor] = []
-        self.second: list[Tensor] = []
-        self.steps = 0
-        self.taken = torch.zeros(self.n, dtype=torch.long)  # steps of each model, for Adam's bias correction
-
-    def _forward(self, x: Tensor) -> Tensor:
-        def one(params: dict[str, Tensor], buffers: dict[str, Tensor], rows: Tensor) -> Tensor:
-            return torch.func.functional_call(self.skeleton, (params, buffers), (rows,))
-
-        return torch.func.vmap(one, randomness="different")(dict(zip(self.names, self.params)), self.buffers, x)
-
-    def step(self, x: Tensor, y: Tensor, weight: Tensor | None, step: int, totals: Any) -> None:
-        """One optimiser step of every model; ``weight`` (models, batch) is 0 for padding."""
-        logits = self._forward(x)
-        flat_logits, flat_y = logits.flatten(0, 1), y.flatten(0, 1)
-        losses = loss_rows(flat_logits, flat_y, self.spec.task).reshape(self.n, -1)
-        if weight is None:
-            total = losses.mean(1).sum()
-            active = None
-        else:
-            total = ((losses * weight).sum(1) / weight.sum(1).clamp(min=1)).sum()
-            active = weight.sum(1) > 0
-            active = None if bool(active.all()) else active
-        gradients = torch.autograd.grad(total, self.params)
-        rates = [self.spec.rate(step, t) for t in totals] if isinstance(totals, list) else self.spec.rate(step, totals)
-        with torch.no_grad():
-            self._update(list(gradients), rates, active)
-
-    def _update(self, gradients: list[Tensor], rates: Any, active: Tensor | None) -> None:
-        spec, params = self.spec, self.params
-        one_rate = not isinstance(rates, list) or len(set(rates)) == 1
-        rate = (rates[0] if isinstance(rates, list) else rates) if one_rate else 0.0
-        before = None if active is None else [p.clone() for p in params]
-        if spec.weight_decay and spec.optimizer != "adamw":
-            torch._foreach_add_(gradients, params, alpha=spec.weight_decay)
-        if spec.optimizer == "sgd":
-            if spec.momentum:
-                if not self.first:
-                    self.first = [g.clone() for g in gradients]
-                else:
-                    torch._foreach_mul_(self.first, spec.momentum)
-                    torch._foreach_add_(self.first, gradients)
-                gradients = self.first
-            change, factor = gradients, 1.0
-        else:
-            b1, b2 = spec.betas
-            if not self.first:
-                self.first, self.second = ([torch.zeros_like(p) for p in params] for _ in range(2))
-            self.steps += 1
-            torch._foreach_lerp_(self.first, gradients, 1 - b1)
-            torch._foreach_mul_(self.second, b2)
-            torch._foreach_addcmul_(self.second, gradients, gradients, 1 - b2)
-            bottom = torch._foreach_sqrt(self.second)
-            torch._foreach_div_(bottom, (1 - b2**self.steps) ** 0.5)
-            torch._foreach_add_(bottom, 1e-8)
-            change = list(torch._foreach_div(self.first, bottom))
-            factor = 1 / (1 - b1**self.steps)
-        if one_rate:
-            if spec.optimizer == "adamw" and spec.weight_decay:
-                torch._foreach_mul_(params, 1 - rate * spec.weight_decay)
-            torch._foreach_add_(params, change, alpha=-rate * factor)
-        else:
-            for p, c in zip(params, change, strict=True):
-                r = torch.tensor(rates, dtype=p.dtype, device=p.device).reshape(-1, *[1] * (p.ndim - 1))
-                if spec.optimizer == "adamw" and spec.weight_decay:
-                    p.mul_(1 - r * spec.weight_decay)
-                p.sub_(r * factor * c)
-        if before is not None and active is not None:  # models whose batches are all done stay as they are
-            for p, old in zip(params, before, strict=True):
-                keep = active.reshape(-1, *[1] * (p.ndim - 1))
-                p.copy_(torch.where(keep, p, old))
-
-    def not_finite(self) -> list[int]:
-        """Models with weights that are not finite."""
-        fine = torch.ones(self.n, dtype=torch.bool)
-        for p in self.params:
-            fine &= torch.isfinite(p.detach()).flatten(1).all(1).cpu()
-        return torch.nonzero(~fine).flatten().tolist()
-
-    @torch.no_grad()
-    def evaluate(self, x: Tensor, y: Tensor, target: str, memory: int) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs and predictions (models, T)."""
-        self.skeleton.eval()
-        block = max(1, min(len(x), memory // max(1, 64 * self.n * x[:1].numel() * x.element_size())))
-        values, guesses = [], []
-        for low in range(0, len(x), block):
-            rows, labels = x[low : low + block], y[low : low + block]
-            logits = self._forward(rows.expand(self.n, *rows.shape))
-            flat = logits.flatten(0, 1)
-            repeated = labels.expand(self.n, *labels.shape).flatten(0, 1)
-            out = target_rows(flat, repeated, self.spec.task, target)
-            values.append(out.reshape(self.n, -1).cpu().numpy())
-            guess = predictions(flat, self.spec.task)
-            guesses.append(_small(guess).reshape(self.n, -1, *guess.shape[1:]))
-        self.skeleton.train()
-        return np.concatenate(values, 1).astype(np.float32), np.concatenate(guesses, 1)
-
-    def states(self) -> list[dict[str, Tensor]]:
-        """State of each model."""
-        return [
-            {
-                **{name: p[j].detach().clone() for name, p in zip(self.names, self.params, strict=True)},
-                **{name: b[j].clone() for name, b in self.buffers.items()},
-            }
-            for j in range(self.n)
-        ]
-
-
-def _cannot_stack(module: nn.Module) -> bool:
-    return isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd))
-
-
-def _batches(
-    lists: list[Tensor], seeds: list[int], spec: FitSpec
-) -> Iterator[tuple[Tensor, Tensor | None, list[int] | int]]:
-    """Rows (models, batch) of each step, their weights if some are padding, and the number of steps of each model."""
-    orders: list[Tensor] = []
-    known: dict[tuple[int, int], Tensor] = {}
-    for rows, seed in zip(lists, seeds, strict=True):
-        key = (len(rows), seed)
-        if key not in known:
-            known[key] = batch_orders(len(rows), spec, seed)
-        order = known[key]
-        orders.append(torch.where(order >= 0, rows[order.clamp(min=0)], -1))
-    lengths = [len(o) for o in orders]
-    steps = max(lengths)
-    totals: list[int] | int = lengths if len(set(lengths)) > 1 else steps
-    for step in range(steps):
-        batch = torch.stack([o[step] if step < len(o) else torch.full((spec.batch_size,), -1) for o in orders])
-        used = (batch >= 0).any(0)
-        batch = batch[:, used]  # a last batch that is short for all is cut, not padded
-        padded = batch < 0
-        if bool(padded.any()):
-            yield batch.clamp(min=0), (~padded).float(), totals
-        else:
-            yield batch, None, totals
-
-
-def _small(values: Tensor) -> np.ndarray:
-    array = values.detach().cpu().numpy()
-    return array.astype(np.int32) if array.dtype.kind == "i" else array.astype(np.float32)
 
 
 def _checked(subsets: Any, n: int) -> np.ndarray:

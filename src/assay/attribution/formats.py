@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -94,7 +94,8 @@ def read_table(path: PathLike, label: str, *, drop: Sequence[str] = (), regressi
     missing = frame[label].isna()
     if missing.any():
         raise DataFormatError(
-            f"{target}: {int(missing.sum())} rows have no label, the first is row {int(np.flatnonzero(missing.to_numpy())[0])}"
+            f"{target}: {int(missing.sum())} rows have no label, the first is row "
+            f"{int(np.flatnonzero(missing.to_numpy())[0])}"
         )
     unknown = [name for name in drop if name not in frame.columns]
     if unknown:
@@ -193,7 +194,7 @@ def _idx(path: Path) -> np.ndarray:
 class _ArraysOnly(pickle.Unpickler):
     """Plain containers, texts and numpy arrays; any other class in the file is an error, and nothing is called."""
 
-    _ALLOWED = {
+    _ALLOWED: ClassVar = {
         ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
         ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"),
     }  # fmt: skip
@@ -289,8 +290,8 @@ def read_image_folder(
 def read_tsv(
     path: PathLike, text: Sequence[str], label: str, *, delimiter: str = "\t"
 ) -> tuple[list[str], np.ndarray, list[str]]:
-    """A tab-separated file with a header, quotes taken as they are (GLUE's QNLI and MRPC): texts (joined by `` [SEP] ``),
-    codes of the labels, class names.
+    """A tab-separated file with a header, quotes taken as they are (GLUE's QNLI and MRPC): texts (joined by `` [SEP]
+    ``), codes of the labels, class names.
 
     Lines with another number of cells than the header are an error that names the line.
     """

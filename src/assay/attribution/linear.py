@@ -15,8 +15,8 @@ from assay.attribution.errors import AttributionError, UnsupportedModel
 def from_sklearn(estimator: Any, *, n_train: int | None = None, **options: Any) -> TorchModel:
     """A fitted ``LinearRegression``, ``Ridge`` or ``LogisticRegression`` as one linear layer.
 
-    The penalty of the estimator becomes that of the mean loss, ``l2 = alpha / N`` for ``Ridge`` (whose loss is the sum of
-    squares, twice ours) and ``1 / (C N)`` for ``LogisticRegression``, once N is known.
+    The penalty of the estimator becomes that of the mean loss, ``l2 = alpha / N`` for ``Ridge`` (whose loss is the sum
+    of squares, twice ours) and ``1 / (C N)`` for ``LogisticRegression``, once N is known.
 
     Raises
     ------

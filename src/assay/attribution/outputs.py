@@ -1,9 +1,9 @@
 """What a model's output means: per-row loss, the number that is explained, and predictions.
 
 Classification with logits ``z``: loss ``-log p_y``; explained number the margin ``z_y - logsumexp_{j != y} z_j =
-log(p / (1 - p))``, because the log-probability saturates at 0 and loses the order of rows. Regression: loss ``||f - y||^2 / 2``,
-explained number the prediction. Language: labels (rows, length) with -100 where a token does not count, shifted by one
-inside; loss the sum of ``-log p`` over the tokens that count.
+log(p / (1 - p))``, because the log-probability saturates at 0 and loses the order of rows. Regression: loss ``||f -
+y||^2 / 2``, explained number the prediction. Language: labels (rows, length) with -100 where a token does not count,
+shifted by one inside; loss the sum of ``-log p`` over the tokens that count.
 """
 
 from __future__ import annotations
@@ -110,14 +110,16 @@ def check_labels(logits: Tensor, y: Tensor, task: str) -> None:
         bad = torch.nonzero((y < 0) | (y >= classes)).flatten()
         if len(bad):
             raise LabelError(
-                f"row {int(bad[0])} has label {int(y[bad[0]])}, but the model has {classes} classes (0 to {classes - 1})"
+                f"row {int(bad[0])} has label {int(y[bad[0]])}, but the model has {classes} classes "
+                f"(0 to {classes - 1})"
             )
     elif task == "language" and (y.ndim != 2 or y.dtype.is_floating_point):
         raise LabelError(f"labels of a language model are token numbers (rows, length), not shape {tuple(y.shape)}")
 
 
 def output_gradients(logits: Tensor, y: Tensor, task: str, target: str) -> Tensor:
-    """Gradient of the explained number (or, for ``target="-loss"``, of the negative loss) with respect to the logits."""
+    """Gradient of the explained number (or, for ``target="-loss"``, of the negative loss) with respect to the
+    logits."""
     z = logits.detach().requires_grad_()
     with torch.enable_grad():
         total = (-loss_rows(z, y, task) if target == "-loss" else target_rows(z, y, task, target)).sum()

@@ -71,7 +71,8 @@ def plot_tradeoff(found: Comparison, x: str, y: str, *, ax: Any = None) -> Any:
     for method in both:
         a, b = found.results[method][x], found.results[method][y]
         ax.errorbar(
-            a.score, b.score, xerr=[[a.score - a.ci[0]], [a.ci[1] - a.score]], yerr=[[b.score - b.ci[0]], [b.ci[1] - b.score]],
+            a.score, b.score, xerr=[[a.score - a.ci[0]], [a.ci[1] - a.score]], yerr=[[b.score - b.ci[0]],
+                [b.ci[1] - b.score]],
             fmt="o", lw=1, ms=4,
         )  # fmt: skip
         ax.annotate(method, (a.score, b.score), xytext=(5, 4), textcoords="offset points", size=8)

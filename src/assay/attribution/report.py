@@ -27,7 +27,8 @@ small{color:#666}"""
 
 def explain_html(
     attributor: Any, X_test: Any, targets: Any, X_train: Any, y_train: Any, *, k: int = 5, kind: str = "table",
-    texts: Sequence[str] = (), test_texts: Sequence[str] = (), classes: Sequence[Any] = (), features: Sequence[str] = (),
+    texts: Sequence[str] = (), test_texts: Sequence[str] = (), classes: Sequence[Any] = (),
+        features: Sequence[str] = (),
     path: str | os.PathLike[str] | None = None,
 ) -> str:  # fmt: skip
     """A page with the strongest proponents and opponents of each test row.
@@ -62,7 +63,8 @@ def explain_html(
     down, down_scores = attributor.top_k(X_test, targets, k, lowest=True)
     tests, rows = _Shown(kind, X_test, test_texts, features), _Shown(kind, X_train, texts, features)
     parts = [
-        f"<h1>Rows behind predictions</h1><p>{html.escape(type(attributor).__name__)}; positive scores raise the explained "
+        f"<h1>Rows behind predictions</h1><p>{html.escape(type(attributor).__name__)}; positive "
+        f"scores raise the explained "
         f"number of the test row. <small>{len(X_train):,} training rows</small></p>"
     ]
     for t in range(len(X_test)):
@@ -129,7 +131,10 @@ def _page(title: str, body: str) -> str:
 def write_report(
     found: Comparison, folder: str | os.PathLike[str], *, title: str = "Attribution methods compared"
 ) -> Path:
-    """Write ``report.html`` (table with intervals, ranks, tests against the best, plots) and ``results.json`` into a folder."""
+    """Write ``report.html`` and ``results.json`` into a folder.
+
+    The page has the table with intervals and ranks, tests against the best, and plots.
+    """
     from matplotlib.figure import Figure
 
     from assay.attribution.plots import plot_comparison, plot_tradeoff

@@ -1,9 +1,9 @@
 """Which rows of a table have a suspicious label: one call, one command.
 
-Three kinds of evidence are joined by the mean of their ranks. Out of fold: each row is judged by networks that did not see
-it, by the margin of its own label. Gradients: the mean cosine of the row's push with the pushes of all rows. Neighbours:
-minus the row's KNN-Shapley value for the others. Self-influence is there too, alone: on tables with flipped labels it
-found fewer of them than any of the three.
+Three kinds of evidence are joined by the mean of their ranks. Out of fold: each row is judged by networks that did not
+see it, by the margin of its own label. Gradients: the mean cosine of the row's push with the pushes of all rows.
+Neighbours: minus the row's KNN-Shapley value for the others. Self-influence is there too, alone: on tables with flipped
+labels it found fewer of them than any of the three.
 """
 
 from __future__ import annotations

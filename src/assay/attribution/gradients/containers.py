@@ -1,9 +1,9 @@
 """Per-row gradients of a batch, layer by layer, in the cheapest form that the layer allows.
 
-A linear layer's gradient for one row is the outer product of its output gradient ``d`` and its input ``a``, so the inner
-product of two rows' gradients is ``(a . a')(d . d')``, and the P-vector is never built. A bias is a further input that
-is always 1. Convolutions and layers over sequences have ``sum_l d_l a_l'``; there the cheaper of the factored and the
-flat form is taken.
+A linear layer's gradient for one row is the outer product of its output gradient ``d`` and its input ``a``, so the
+inner product of two rows' gradients is ``(a . a')(d . d')``, and the P-vector is never built. A bias is a further input
+that is always 1. Convolutions and layers over sequences have ``sum_l d_l a_l'``; there the cheaper of the factored and
+the flat form is taken.
 """
 
 from __future__ import annotations

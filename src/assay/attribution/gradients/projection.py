@@ -1,7 +1,7 @@
 """Random projections of gradients that are never stored whole: Rademacher, normal and sparse sign (SJLT).
 
-The matrix is drawn again, block by block, from its seed whenever it is needed. Before first use a projection is tried on
-random vectors: norms must be kept to within ``5 / sqrt(2 d)`` (a projector that returns zeros is found out there).
+The matrix is drawn again, block by block, from its seed whenever it is needed. Before first use a projection is tried
+on random vectors: norms must be kept to within ``5 / sqrt(2 d)`` (a projector that returns zeros is found out there).
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class Projection:
         gap = abs(float((ratio**2).mean().sqrt()) - 1)
         if not gap <= 5 / (2 * self.dim) ** 0.5:
             raise AttributionError(
-                f"the {self.kind} projection to {self.dim} changes norms by {gap:.1%}; the random number generator or a "
+                f"the {self.kind} projection to {self.dim} changes norms by {gap:.1%}; the random "
+                f"number generator or a "
                 f"kernel of this device is at fault; try another kind or the CPU"
             )

@@ -6,7 +6,8 @@ from assay.attribution.methods.base import Attributor, GradientAttributor
 from assay.attribution.methods.datainf import DataInf
 from assay.attribution.methods.ekfac import EKFAC
 from assay.attribution.methods.gradient import GradCos, GradDot, TracIn, TracInLast
-from assay.attribution.methods.influence import Influence, RelatIF
+from assay.attribution.methods.influence import Influence
+from assay.attribution.methods.relatif import RelatIF
 from assay.attribution.methods.retraining import BanzhafMSR, Datamodel, DataOOB, ExactLOO
 from assay.attribution.methods.similarity import KNNShapley, RepresenterPoints, Similarity
 from assay.attribution.methods.simple import FromCallable, Random

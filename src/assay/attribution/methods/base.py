@@ -1,7 +1,7 @@
 """`Attributor`: one convention of shape and sign for every method.
 
-Scores are (test rows, training rows), 32-bit; ``A[t, i] > 0`` means that training row i raises the explained number of test
-row t (a proponent), and larger is more.
+Scores are (test rows, training rows), 32-bit; ``A[t, i] > 0`` means that training row i raises the explained number of
+test row t (a proponent), and larger is more.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from assay.attribution.gradients.containers import Gradients
 class Attributor(BaseEstimator):
     """Base of all methods: ``fit`` on a model and its training rows, then ask.
 
-    A subclass gives ``_fit`` and ``_parts(X, targets)``, which yields ``(training rows, scores)`` piece by piece, so that no
-    question needs the whole matrix in memory unless it asks for it.
+    A subclass gives ``_fit`` and ``_parts(X, targets)``, which yields ``(training rows, scores)`` piece by piece, so
+    that no question needs the whole matrix in memory unless it asks for it.
     """
 
     #: whether the method reads several states of the model
@@ -220,8 +220,8 @@ class GradientAttributor(Attributor):
     Parameters
     ----------
     target : str, optional
-        The number that is explained: ``"margin"`` (default for classification), ``"logit"``, ``"log_prob"``, ``"loss"`` (minus
-        the loss), ``"prediction"`` (regression).
+        The number that is explained: ``"margin"`` (default for classification), ``"logit"``, ``"log_prob"``, ``"loss"``
+        (minus the loss), ``"prediction"`` (regression).
     layers : sequence of str, optional
         Names or patterns of layers or parameters that count.
     task : str, optional

@@ -1,4 +1,5 @@
-"""EK-FAC influence: eigenvalue-corrected Kronecker factors, a block a layer (George et al., 2018; Grosse et al., 2023)."""
+"""EK-FAC influence: eigenvalue-corrected Kronecker factors, a block a layer (George et al., 2018; Grosse et al.,
+2023)."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.attribution.errors import AttributionError, NotFitted, UnsupportedModel
+from assay.attribution.errors import AttributionError, NotFitted
 from assay.attribution.gradients.containers import Flat, Gradients
 from assay.attribution.methods.base import GradientAttributor, TrainGradients
+from assay.attribution.methods.solvers import FLOOR, conjugate_gradients, gcv_damping
 
 CURVATURES = ("fisher", "gn", "hessian")
 SOLVERS = ("auto", "dual", "primal", "cg", "arnoldi", "explicit")
-FLOOR = 1e-12
 
 
 class Influence(GradientAttributor):
@@ -30,11 +30,11 @@ class Influence(GradientAttributor):
     Parameters
     ----------
     damping : float, "auto" or "gcv"
-        lam; "auto" takes the trace of the curvature over ``min(N, P)``, its mean eigenvalue; "gcv" picks it by generalised
-        cross-validation on at most 512 rows (Fisher curvature only).
+        lam; "auto" takes the trace of the curvature over ``min(N, P)``, its mean eigenvalue; "gcv" picks it by
+        generalised cross-validation on at most 512 rows (Fisher curvature only).
     curvature : {"fisher", "gn", "hessian"}
-        Empirical Fisher ``G'G / N``; Gauss-Newton ``J' Hz J / N`` with the Hessian Hz of the loss in the logits; the full
-        Hessian.
+        Empirical Fisher ``G'G / N``; Gauss-Newton ``J' Hz J / N`` with the Hessian Hz of the loss in the logits; the
+        full Hessian.
     solver : {"auto", "dual", "primal", "cg", "arnoldi", "explicit"}
         "dual" solves N x N (Fisher), "primal" and "explicit" P x P, "cg" by products alone, "arnoldi" in a Krylov space
         of ``arnoldi_steps`` dimensions of which the ``arnoldi_rank`` largest eigenvalues are kept (Schioppa et al.,
@@ -137,8 +137,8 @@ class Influence(GradientAttributor):
         """The damping with the least generalised cross-validation error on at most ``largest`` rows.
 
         The explained numbers of the training rows are regressed on their own gradients by kernel ridge regression. No
-        source names a response for influence, so this one is our choice; it does well where outputs are nearly linear in
-        the weights and badly on small two-class tables, which is why "auto" is the default.
+        source names a response for influence, so this one is our choice; it does well where outputs are nearly linear
+        in the weights and badly on small two-class tables, which is why "auto" is the default.
         """
         generator = torch.Generator().manual_seed(self.seed)
         chosen = torch.randperm(self.n_train_, generator=generator)[:largest].sort().values.to(self.X_.device)
@@ -184,7 +184,8 @@ class Influence(GradientAttributor):
             return factor
         smallest = float(torch.linalg.eigvalsh(matrix.double())[0]) - self.damping_
         raise AttributionError(
-            f"the curvature has an eigenvalue of {smallest:.2e}, and damping {self.damping_:.2e} does not make it positive; "
+            f"the curvature has an eigenvalue of {smallest:.2e}, and damping {self.damping_:.2e} does "
+            f"not make it positive; "
             f"raise damping or use dtype='float64'"
         )
 
@@ -208,7 +209,8 @@ class Influence(GradientAttributor):
     def _guard(self, size: int) -> None:
         if 3 * size * size * (8 if self.type_ == torch.float64 else 4) > max(self.memory, 1 << 28) * 4:
             raise AttributionError(
-                f"the {size} x {size} curvature would take {size * size * 4 / 1e9:.1f} GB; choose layers, solver='cg' or "
+                f"the {size} x {size} curvature would take {size * size * 4 / 1e9:.1f} GB; choose "
+                f"layers, solver='cg' or "
                 f"solver='dual'"
             )
 
@@ -404,7 +406,8 @@ class Influence(GradientAttributor):
         return torch.cat(parts).to(self.type_), ratio
 
     def _kernel_times(self, matrix: Tensor) -> Tensor:
-        """Diagonal of ``G G' matrix``, by blocks; small rows keep their digits, as they would not in ``1 - lam M^-1``."""
+        """Diagonal of ``G G' matrix``, by blocks; small rows keep their digits, as they would not in ``1 - lam
+        M^-1``."""
         out = torch.empty(self.n_train_, dtype=self.type_, device=self.X_.device)
         for rows, a in self.train_:
             total = torch.zeros(len(a), dtype=self.type_, device=self.X_.device)
@@ -424,128 +427,6 @@ class Influence(GradientAttributor):
             return f"; eigenvalues {low:.2e} to {high:.2e}, damping {self.damping_:.2e}: raise damping"
         if self.solver_ == "explicit":
             values = torch.linalg.eigvalsh(self.matrix_)
-            return f"; eigenvalues {float(values[0]):.2e} to {float(values[-1]):.2e} with damping {self.damping_:.2e} added"
+            low, high = float(values[0]), float(values[-1])
+            return f"; eigenvalues {low:.2e} to {high:.2e} with damping {self.damping_:.2e} added"
         return f"; damping {self.damping_:.2e}: raise it, or look for gradients that are not finite"
-
-
-def gcv_damping(kernel: Tensor, response: Tensor, candidates: int = 25) -> float:
-    """Damping of a kernel ridge regression by generalised cross-validation, ``m |(I - S) y|^2 / tr(I - S)^2``.
-
-    Examples
-    --------
-    >>> x = torch.linspace(-1, 1, 40, dtype=torch.float64)
-    >>> noise = torch.sin(1e4 * x)
-    >>> gcv_damping(torch.outer(x, x) / 40, 3 * x) < gcv_damping(torch.outer(x, x) / 40, noise)
-    True
-    """
-    values, vectors = torch.linalg.eigh(kernel)
-    values = values.clamp(min=0)
-    turned = vectors.T @ response
-    top = float(values[-1])
-    if top <= 0:
-        return FLOOR
-    best, chosen = math.inf, top
-    for lam in np.geomspace(1e-6 * top, top, candidates):
-        left = lam / (values + lam)  # eigenvalues of I - S
-        score = float(((left * turned) ** 2).sum() / left.mean() ** 2)
-        if score < best:
-            best, chosen = score, float(lam)
-    return chosen
-
-
-def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float) -> Tensor:
-    """``M^-1 b`` for each row of b at once; rows that meet negative curvature stop where they are."""
-    x = torch.zeros_like(b)
-    r = b.clone()
-    p = r.clone()
-    old = (r**2).sum(1)
-    limit = tolerance**2 * old
-    for _ in range(steps):
-        active = old > limit
-        if not bool(active.any()):
-            break
-        q = torch.zeros_like(p)
-        q[active] = product(p[active])
-        curve = (p * q).sum(1)
-        active &= curve > 0
-        alpha = torch.where(active, old / torch.where(active, curve, 1), 0)
-        x = x + alpha.unsqueeze(1) * p
-        r = r - alpha.unsqueeze(1) * q
-        new = (r**2).sum(1)
-        beta = torch.where(active, new / old.clamp(min=torch.finfo(old.dtype).tiny), 0)
-        p = torch.where(active.unsqueeze(1), r + beta.unsqueeze(1) * p, p)
-        old = torch.where(active, new, torch.zeros_like(new))
-    return x
-
-
-class RelatIF(Influence):
-    """Relative influence (Barshan et al., 2020): influence divided by what a row may change in all.
-
-    Parameters
-    ----------
-    norm : {"theta", "loss"}
-        "theta" divides by ``|| C^-1 g_i ||``, "loss" by ``sqrt(g_i C^-1 g_i)``.
-    """
-
-    def __init__(
-        self, norm: str = "loss", damping: float | str = "auto", curvature: str = "fisher", solver: str = "auto",
-        target: str | None = None, layers: Sequence[str] | None = None, task: str | None = None,
-        memory: int = 1 << 30, scale: str = "raw", dtype: str = "float32", cg_steps: int = 100,
-        cg_tolerance: float = 1e-6, arnoldi_steps: int = 100, arnoldi_rank: int = 50, seed: int = 0,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            damping, curvature, solver, target, layers, task, memory, scale, dtype, cg_steps, cg_tolerance,
-            arnoldi_steps, arnoldi_rank, seed,
-        )  # fmt: skip
-        self.norm = norm
-
-    def _fit(self, model: Any, X: Any, y: Any) -> None:
-        if self.norm not in ("theta", "loss"):
-            raise AttributionError(f"norm is theta or loss, not {self.norm!r}")
-        super()._fit(model, X, y)
-        if self.norm == "loss":
-            if self.model_.target in ("loss", "log_prob", "margin"):
-                squares = self._self_parts(256)[0]
-            else:
-                squares = self._lengths(power=1)
-        else:
-            squares = self._lengths(power=2)
-        self.divisor_ = squares.clamp(min=0).sqrt()
-
-    def _lengths(self, power: int) -> Tensor:
-        """``g_i M^-power g_i`` with ``M = C + lam``."""
-        if self.solver_ == "arnoldi":
-            if self.eigenvalues_ is None:
-                raise UnsupportedModel("RelatIF needs eigenvalues of the Arnoldi solver")
-            scale = (self.eigenvalues_ + max(self.damping_, FLOOR)) ** power
-            return (self.projected_**2 / scale).sum(1)
-        if self.solver_ == "dual":
-            inverse = torch.cholesky_inverse(self.cholesky_)
-            return self._kernel_times(inverse if power == 1 else inverse @ inverse)
-        parts = []
-        for low in range(0, self.n_train_, 256):
-            pushes = self._pushes(slice(low, min(low + 256, self.n_train_))).to(self.type_)
-            solved = self._solve(pushes)
-            parts.append(((solved if power == 2 else pushes) * solved).sum(1))
-        return torch.cat(parts)
-
-    def _parts(self, X: Any, targets: Any) -> Iterator[tuple[slice, Tensor]]:
-        for rows, scores in super()._parts(X, targets):
-            yield rows, self._divide(scores, rows)
-
-    def _divide(self, scores: Tensor, rows: slice) -> Tensor:
-        divisor = self.divisor_[rows].to(scores.dtype)
-        return torch.where(divisor > 0, scores / divisor.clamp(min=torch.finfo(scores.dtype).tiny), 0)
-
-    def attribute_set(self, X_test: Any, targets: Any = None, batch_size: int = 256) -> Float[np.ndarray, " n"]:
-        """One score a training row for a set of test rows."""
-        whole = torch.as_tensor(super().attribute_set(X_test, targets, batch_size))
-        return self._divide(whole.to(self.divisor_.device), slice(0, self.n_train_)).cpu().numpy()
-
-    def self_influence(self, batch_size: int = 256) -> Float[np.ndarray, " n"]:
-        """``A[i, i]``."""
-        whole = torch.as_tensor(super().self_influence(batch_size)).to(self.divisor_.device)
-        return self._divide(whole, slice(0, self.n_train_)).cpu().numpy()
-
-
-__all__ = ["Influence", "RelatIF", "conjugate_gradients", "gcv_damping"]

@@ -67,8 +67,8 @@ class _Retrained(Attributor):
 class BanzhafMSR(_Retrained):
     """Banzhaf values by maximum sample reuse (Wang and Jia, 2023).
 
-    ``A[t, i]`` is the mean output of test row t over models whose subset holds row i, minus the mean over the others; each
-    row is in a subset with probability one half.
+    ``A[t, i]`` is the mean output of test row t over models whose subset holds row i, minus the mean over the others;
+    each row is in a subset with probability one half.
 
     Parameters
     ----------
@@ -104,7 +104,8 @@ class Datamodel(_Retrained):
         ``n_subsets`` and ``alpha`` of it are used.
     kind : {"ridge", "lasso"}
     strength : float, optional
-        Penalty; default: by generalised cross-validation (ridge), by 5-fold cross-validation (lasso), for each test row.
+        Penalty; default: by generalised cross-validation (ridge), by 5-fold cross-validation (lasso), for each test
+        row.
     """
 
     def __init__(self, farm: RetrainingFarm | None = None, kind: str = "ridge", strength: float | None = None) -> None:

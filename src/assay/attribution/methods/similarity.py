@@ -75,8 +75,8 @@ class RepresenterPoints(GradientAttributor):
     """Representer points (Yeh et al., 2018): the last layer, trained again with an L2 penalty, as a sum over rows.
 
     At the optimum of ``mean L + l2 ||W||^2`` the weights are ``W = sum_i alpha_i a_i'`` with
-    ``alpha_i = -(1 / (2 l2 N)) dL/dlogits_i``, so ``A[t, i] = alpha_i[y_t] (a_i . a_t)`` and the scores of a test row add up
-    to its logit. The layer's bias is one more input that is always 1.
+    ``alpha_i = -(1 / (2 l2 N)) dL/dlogits_i``, so ``A[t, i] = alpha_i[y_t] (a_i . a_t)`` and the scores of a test row
+    add up to its logit. The layer's bias is one more input that is always 1.
 
     Parameters
     ----------
@@ -152,14 +152,15 @@ class RepresenterPoints(GradientAttributor):
 class KNNShapley(Attributor):
     """Exact Shapley values of a K-nearest-neighbours classifier (Jia et al., 2019), O(N log N) a test row.
 
-    The worth of a set of rows is the share of the K nearest of them that have the test row's class (of fewer than K rows
-    as many as there are count, and K stays the divisor), and 0 for none.
+    The worth of a set of rows is the share of the K nearest of them that have the test row's class (of fewer than K
+    rows as many as there are count, and K stays the divisor), and 0 for none.
 
     Parameters
     ----------
     k : int
     layer : str, optional
-        ``"input"`` (default) for distances between raw rows; ``"last"`` for what goes into the last linear layer; or a name.
+        ``"input"`` (default) for distances between raw rows; ``"last"`` for what goes into the last linear layer; or a
+        name.
 
     Examples
     --------

@@ -52,7 +52,8 @@ class TRAK(GradientAttributor):
     uses_checkpoints = True
 
     def __init__(
-        self, proj_dim: int = 2048, reg: float = 1.0, projection: str = "rademacher", models: Sequence[Any] | None = None,
+        self, proj_dim: int = 2048, reg: float = 1.0, projection: str = "rademacher",
+        models: Sequence[Any] | None = None,
         seed: int = 0, target: str | None = None, layers: Sequence[str] | None = None, task: str | None = None,
         memory: int = 1 << 30, scale: str = "raw", n_models: int = 1, make_model: Any = None, fit_spec: Any = None,
     ) -> None:  # fmt: skip

@@ -15,12 +15,12 @@ from assay.attribution.methods.base import Attributor
 class LeafKernel(Attributor):
     """What leaving a row out does to the leaves that a test row falls into, the trees' structure being kept.
 
-    For a forest (random forest, extra trees, a single tree) the probability of the explained class in a leaf with n rows
-    changes by ``(hit_i - p) / (n - 1)`` when row i leaves it; for a regressor ``(y_i - mean) / (n - 1)``. Bootstrap counts
-    are those that each tree was grown with. For gradient boosting the leaf value is ``rate * sum r / sum h`` with the
-    residuals r and curvatures h of the stage, later stages taking theirs as they were; the explained number is then the raw
-    score of the class (minus that of the others' mean for more than two). A leaf with one row has no value without it; there
-    the row's whole deviation from the tree's root stands in.
+    For a forest (random forest, extra trees, a single tree) the probability of the explained class in a leaf with n
+    rows changes by ``(hit_i - p) / (n - 1)`` when row i leaves it; for a regressor ``(y_i - mean) / (n - 1)``.
+    Bootstrap counts are those that each tree was grown with. For gradient boosting the leaf value is ``rate * sum r /
+    sum h`` with the residuals r and curvatures h of the stage, later stages taking theirs as they were; the explained
+    number is then the raw score of the class (minus that of the others' mean for more than two). A leaf with one row
+    has no value without it; there the row's whole deviation from the tree's root stands in.
 
     Sharchilev et al. (2018) call the boosted form LeafInfluence with a single update point; the forest form is ours.
 

@@ -1,4 +1,5 @@
-"""Metrics with known answers: classes and hidden subclasses, mislabelled rows, shortcuts, mixed data sets, duplicates."""
+"""Metrics with known answers: classes and hidden subclasses, mislabelled rows, shortcuts, mixed data sets,
+duplicates."""
 
 from __future__ import annotations
 
@@ -138,7 +139,8 @@ def mislabel_detection(suspicion: Any, mislabeled: Any, *, at: Sequence[float] =
 
 
 def random_average_precision(positives: int, n: int) -> float:
-    """Expected average precision of a random order: ``h + (P - 1) / (N - 1) (1 - h)``, ``h = (1 + 1/2 + .. + 1/N) / N``.
+    """Expected average precision of a random order: ``h + (P - 1) / (N - 1) (1 - h)``, ``h = (1 + 1/2 + .. + 1/N) /
+    N``.
 
     >>> round(random_average_precision(85, 1000), 4)
     0.0909
@@ -239,7 +241,8 @@ def mixed_datasets(
 def duplicate_detection(
     attributions: Any, duplicates: Any, *, tolerance: float = 1e-5, X_test: Any = None, targets: Any = None
 ) -> MetricResult:
-    """Share of test rows one of whose duplicates in the training set attains the highest score (to ``tolerance`` of it).
+    """Share of test rows one of whose duplicates in the training set attains the highest score (to ``tolerance`` of
+    it).
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""Fact tracing: does the training data that an explanation names hold the fact (MRR, Recall@k), and does it teach it."""
+"""Fact tracing: does the training data that an explanation names hold the fact (MRR, Recall@k), and does it teach
+it."""
 
 from __future__ import annotations
 

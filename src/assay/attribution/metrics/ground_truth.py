@@ -1,4 +1,5 @@
-"""Metrics that retrain: LDS and its noise ceiling, leave-one-out correlation, brittleness, removal and addition curves."""
+"""Metrics that retrain: LDS and its noise ceiling, leave-one-out correlation, brittleness, removal and addition
+curves."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ def rank_correlation(a: Any, b: Any, kind: str = "spearman") -> Float[np.ndarray
 def noise_ceiling(truth: GroundTruth, kind: str = "spearman") -> tuple[float, float]:
     """Reliability of the ground truth and the LDS that a perfect method would reach.
 
-    r is the mean over test rows (and pairs of seeds) of the correlation between outputs of the same subsets trained from
-    different seeds. The outputs of one training correlate with their expectation by ``sqrt(r)``; the mean of k trainings
-    by ``sqrt(k r / (1 + (k - 1) r))`` (Spearman-Brown).
+    r is the mean over test rows (and pairs of seeds) of the correlation between outputs of the same subsets trained
+    from different seeds. The outputs of one training correlate with their expectation by ``sqrt(r)``; the mean of k
+    trainings by ``sqrt(k r / (1 + (k - 1) r))`` (Spearman-Brown).
 
     Returns
     -------
@@ -161,8 +162,8 @@ def brittleness(
 ) -> MetricResult:  # fmt: skip
     """Share of test rows whose prediction flips once their top-k proponents are removed and the model is trained again.
 
-    Only test rows that the model on all rows predicts right count (Ilyas et al., 2022). With several k the mean is taken.
-    Chance is measured: k random rows of any class are removed instead.
+    Only test rows that the model on all rows predicts right count (Ilyas et al., 2022). With several k the mean is
+    taken. Chance is measured: k random rows of any class are removed instead.
 
     Raises
     ------

@@ -35,10 +35,12 @@ def randomized_copy(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def model_randomization(
-    attributions: Any, randomized: Any = None, *, model: nn.Module | None = None, X_train: Any = None, y_train: Any = None,
+    attributions: Any, randomized: Any = None, *, model: nn.Module | None = None, X_train: Any = None,
+    y_train: Any = None,
     X_test: Any = None, targets: Any = None, seed: int = 0,
 ) -> MetricResult:  # fmt: skip
-    """Spearman correlation of attributions with those of the same method on a randomised copy of the model; low is good.
+    """Spearman correlation of attributions with those of the same method on a randomised copy of the model; low is
+    good.
 
     A method that does not look at the model gets 1 (the chance level here); 0 is the best value.
 
@@ -46,7 +48,8 @@ def model_randomization(
     ----------
     attributions : array (T, N) or Attributor
     randomized : array (T, N), optional
-        Attributions on the randomised copy; without it the attributor is fitted again on `randomized_copy(model, seed)`.
+        Attributions on the randomised copy; without it the attributor is fitted again on `randomized_copy(model,
+        seed)`.
     """
     if hasattr(attributions, "attribute"):
         if randomized is None:
@@ -76,8 +79,8 @@ def topk_cardinality(attributions: Any, *, k: int = 5, n_train: int | None = Non
 
     Notes
     -----
-    Resampled test rows repeat their lists, so a bootstrap would be biased; the interval is from the jackknife. Chance is
-    ``N (1 - (1 - k/N)^T) / (T k)``; the ceiling ``min(N, T k) / (T k)``.
+    Resampled test rows repeat their lists, so a bootstrap would be biased; the interval is from the jackknife. Chance
+    is ``N (1 - (1 - k/N)^T) / (T k)``; the ceiling ``min(N, T k) / (T k)``.
 
     Examples
     --------
