@@ -252,7 +252,30 @@ def large() -> list[tuple[Any, ...]]:
     spent, model = seconds(lambda: IRT().fit(data))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"2PL on 1,000,000 answers: {spent:.1f} s, {model.n_iter_} steps, peak of the process {peak:.2f} GB")
+    print("neural and graph models on the same log, one epoch:")
+    for name in ("NCDM", "KSCD", "RCD", "ORCDF"):
+        one_epoch(name, data)
     return [("2PL on 10^6 answers, seconds", spent, 30, True), ("peak memory, GB", peak, 1, True)]
+
+
+def one_epoch(name: str, data: ResponseData) -> None:
+    """CPU seconds of an epoch and peak memory of the fit, errors of mastery included (Linux)."""
+    from assay.diagnosis import model_class
+
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+    split = data.split("student", 0)
+    model = model_class(name)(stopping="fixed(1)")
+    ends: list[float] = []
+    model.report = lambda epoch, total, figures: ends.append(time.process_time())
+    start = time.process_time()
+    model.fit(split.train, split.valid)
+    with open("/proc/self/status", encoding="ascii") as file:
+        peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 2**20
+    print(
+        f"  {name}: {ends[0] - start:.1f} s ({len(split.train):,} training answers), "
+        f"fit {time.process_time() - start:.1f} s, peak of the process {peak:.2f} GB"
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from assay.diagnosis.neural.layers import Head
 from assay.diagnosis.neural.ncdm import POSITIVE
 from assay.diagnosis.responses import ResponseData
 
-LARGEST_BATCH = 4096
+LARGEST_BATCH = 65_536
 # (map, source, target): students, items, skills
 _MAPS = (
     ("answered_by", "item", "student"),
@@ -32,7 +32,10 @@ _MAPS = (
 
 
 def graph_batch(n: int) -> int:
-    """Answers a batch: 4096, of small sets a twentieth (at least 256), because the graph is propagated once a batch."""
+    """Answers a batch: a twentieth of all (256 to 65,536), because the graph is propagated once a batch.
+
+    With batches of a fixed size the cost of an epoch would grow with the square of the answers.
+    """
     return max(256, min(LARGEST_BATCH, n // 20))
 
 
@@ -95,7 +98,7 @@ class RCD(NeuralModel):
     positive : {"abs", "clip"}
     epochs, lr, batch_size, weight_decay, stopping, patience, seed, device, checkpoint
         See `NeuralModel`; the graph is propagated once a batch, so batches are large (a twentieth of the answers, 256
-        to 4096).
+        to 65,536).
     """
 
     def __init__(
