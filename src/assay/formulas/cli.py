@@ -220,30 +220,96 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of `run`.")]) -> 
 
     reports = score(folder)
     table = Table(box=None)
-    names = (
-        "correct",
-        "correct_k",
-        "exact",
-        "sketch",
-        "precision",
-        "abstained_rightly",
-        "not_executable",
-        "p50_ms",
-        "p95_ms",
-    )
-    for head in ("system", "correct, 95 %", *names[1:], "tasks"):
-        table.add_column(head, justify="left" if head == "system" else "right")
+    columns = {
+        "exact": "exact",
+        "sketch": "sketch",
+        "precision": "precision",
+        "abstained_rightly": "silent rightly",
+        "not_executable": "no engine",
+        "p50_ms": "p50 ms",
+        "p95_ms": "p95 ms",
+    }
+    table.add_column("system", no_wrap=True)
+    for head in ("correct, 95 %", *columns.values(), "tasks"):
+        table.add_column(head, justify="right")
     for r in reports:
         low, high = r.interval
         table.add_row(
-            r.system, f"{r.figures['correct']:.3f} ({low:.3f}-{high:.3f})", *(f"{r.figures[n]:.3f}" for n in names[1:]),
+            r.system,
+            f"{r.figures['correct']:.3f} ({low:.3f}-{high:.3f})",
+            *(f"{r.figures[name]:.3f}" for name in columns),
             f"{r.figures['tasks']:.0f}",
-        )  # fmt: skip
+        )
     console = Console()
     console.print(table)
     for r in reports:
         for note in r.notes:
             console.print(f"{r.system}: {note}", markup=False)
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the model.")],
+    source: Annotated[Path | None, typer.Option(help="Tasks to train on.  [default: made workbooks]")] = None,
+    books: Annotated[int, typer.Option(min=10, help="Made workbooks.")] = 1500,
+    epochs: Annotated[int, typer.Option(min=1)] = 8,
+    fmt: Annotated[str, typer.Option(help="dense or plain.")] = "dense",
+    budget: Annotated[int, typer.Option(min=32, help="Tokens of context.")] = 512,
+    width: Annotated[int, typer.Option(min=16)] = 128,
+    device: Annotated[str, typer.Option(help="cpu, cuda, auto.")] = "cpu",
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Train the sketch-and-pointer transformer; a killed training goes on from its checkpoint."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from assay.formulas.learned import PointerConfig, SketchPointer, train_pointer, training_tasks
+
+    config = PointerConfig(width=width, fmt=fmt, budget=budget)
+    tasks = _tasks(source) if source is not None else training_tasks(books)
+    held = training_tasks(60, seed=9_700)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("epochs", total=epochs)
+
+        def step(p: Any) -> bool:
+            progress.update(bar, completed=p.epoch, description=f"loss {p.loss:.3f}, held out {p.validation:.3f}")
+            return False
+
+        checkpoint = out.with_name(out.name + ".checkpoint")
+        net, result = train_pointer(
+            tasks,
+            config,
+            epochs=epochs,
+            seed=seed,
+            device=device,
+            validation=held,
+            checkpoint=checkpoint,
+            callback=step,
+        )
+    SketchPointer(net.cpu()).save(out)
+    checkpoint.unlink(missing_ok=True)
+    typer.echo(f"{out}: loss {result.losses[-1]:.3f}, held out {result.validations[-1]:.3f}, {len(tasks)} tasks")
+
+
+@app.command()
+def preview(
+    workbook: Book,
+    where: Where,
+    strategy: Annotated[str, typer.Option(help="Context strategy.")] = "dense",
+    budget: Annotated[int, typer.Option(min=1, help="Tokens.")] = 1024,
+    redact: Annotated[bool, typer.Option("--redact", help="Values become placeholders of their types.")] = False,
+) -> None:
+    """Show what would be sent to an endpoint for a cell; nothing is sent."""
+    from assay.formulas.endpoint import Endpoint
+    from assay.formulas.tasks import task_at
+    from assay.formulas.workbook import Workbook
+    from assay.llm import Client
+
+    client = Client("http://localhost:1/v1", "preview", cache=False)
+    prompt = Endpoint(client=client, strategy=strategy, budget=budget, redact=redact).preview(
+        task_at(Workbook.open(workbook), where)
+    )
+    typer.echo(prompt.text())
 
 
 @app.command()

@@ -1,0 +1,242 @@
+"""The races of the field: the parser against formulas, openpyxl's tokenizer and formualizer; and our own targets.
+
+    make bench FIELD=formulas
+
+Parsers read every fourth formula of the 62 public workbooks in file-name order (6,000 of them), without a memo, each
+side in the same run: formulas (`Parser().ast`) and formualizer (`parse`) in an environment of their own, whose times
+are taken there right after ours on the same machine, openpyxl's `Tokenizer` (which builds no tree) in ours. Medians of
+repeats, one thread. formulas reads the first 600 only (it does under a thousand a second) and refuses some, which the
+line says.
+
+Then: suggestions of the cascade without a model on an open sheet of 10,000 cells, the dense context of 100,000 cells
+cold and for the next cell, growth over 1,000 to 100,000 rows, and scoring 500 tasks x 5 candidates x 9 copies.
+
+The public workbooks are looked for in ASSAY_DATA_DIR; without them made workbooks are parsed, and it is said so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import itertools
+
+import numpy as np
+from openpyxl.formula import Tokenizer
+
+from assay.core.errors import DataError
+from assay.formulas import Cascade, CellRef, Engine, Workbook, build_tasks, make_workbooks, strategy, task_at
+from assay.formulas.data import FILES, SOURCES
+from assay.formulas.grammar.parser import parse_tree
+from assay.formulas.regions import sheet_map
+from assay.formulas.runs import judged
+from assay.formulas.systems.base import Suggestion
+from assay.formulas.tasks import Task
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ROOT / "build" / "peers" / "formulas"
+_PEER = """
+import json, statistics, sys, time, warnings
+warnings.simplefilter("ignore")
+texts = json.load(sys.stdin)
+found = {}
+import formualizer
+def rate(call, texts, repeats):
+    times, bad = [], 0
+    for _ in range(repeats):
+        bad = 0
+        began = time.perf_counter()
+        for t in texts:
+            try:
+                call(t)
+            except Exception:
+                bad += 1
+        times.append(time.perf_counter() - began)
+    return len(texts) / statistics.median(times), bad / len(texts)
+found["formualizer"] = rate(lambda t: formualizer.parse("=" + t), texts, 5)
+import formulas
+parser = formulas.Parser()
+found["formulas"] = rate(lambda t: parser.ast("=" + t), texts[:600], 3)
+print(json.dumps(found))
+"""
+
+
+def line(what: str, value: float, target: float, ok: bool, unit: str = "") -> None:
+    print(f"formulas {what}: ratio {value:.3g}{unit} target {target:g}{unit} {'ok' if ok else 'short'}")
+
+
+def median(call: Callable[[], object], repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def texts() -> list[str]:
+    """Every fourth formula of the public workbooks, 6,000 of them."""
+    found: list[str] = []
+    try:
+        for name in sorted(FILES):
+            book = Workbook.open(SOURCES[name].fetch())
+            for sheet in book.sheets.values():
+                found += [formula for _, _, formula in sheet.formula_cells()]
+    except DataError as error:
+        print(f"made workbooks are parsed instead of the public ones: {error}")
+        for book in make_workbooks(300):
+            for sheet in book.sheets.values():
+                found += [formula for _, _, formula in sheet.formula_cells()]
+    return found[::4][:6000]
+
+
+def peers(given: list[str]) -> dict[str, list[float]]:
+    """Rates of the rivals, measured in their own environment."""
+    python = PEERS / "bin" / "python"
+    if not (PEERS / ".ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
+        pip = [str(python), "-m", "pip", "install", "-q", "-r", str(ROOT / "benchmarks" / "peers" / "formulas.txt")]
+        subprocess.run(pip, check=True)
+        (PEERS / ".ready").touch()
+    done = subprocess.run(
+        [str(python), "-c", _PEER], input=json.dumps(given), capture_output=True, text=True, check=True
+    )
+    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def parsers() -> None:
+    given = texts()
+    ours = len(given) / median(lambda: [parse_tree(t) for t in given])
+    theirs = len(given) / median(lambda: [Tokenizer("=" + t) for t in given])
+    print(f"{len(given)} formulas: ours {ours:,.0f}/s, openpyxl's tokenizer {theirs:,.0f}/s")
+    line("parser, formulas a second", ours, 50_000, ours >= 50_000)
+    line("parser's time over openpyxl's tokenizer's", theirs / ours, 2, theirs / ours <= 2)
+    try:
+        found = peers(given)
+    except (subprocess.CalledProcessError, OSError) as error:
+        print(f"the rivals could not be installed or run, so they are left out: {error}")
+        return
+    again = len(given) / median(lambda: [parse_tree(t) for t in given])
+    ours = min(ours, again)
+    rate, refused = found["formulas"]
+    other = found["formualizer"][0]
+    print(f"formulas {rate:,.0f}/s with {refused:.1%} refused, formualizer {other:,.0f}/s, ours {ours:,.0f}/s")
+    line("parser against formulas", ours / rate, 40, ours / rate >= 40)
+    print(f"for orientation: formualizer (Rust) is {other / ours:.1f} times as fast as ours")
+
+
+def wide_sheet(rows: int, cols: int = 10) -> Workbook:
+    """A sheet of rows x cols: an item, numbers, and two filled columns of formulas."""
+    rng = np.random.default_rng(0)
+    cells: dict[str, object] = {}
+    names = ["Item", *(f"Q{i}" for i in range(1, cols - 2)), "Sum", "Share"]
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    last = letters[cols - 3]
+    for j, name in enumerate(names):
+        cells[f"{letters[j]}1"] = name
+    values = rng.integers(1, 1000, (rows, cols))
+    for i in range(2, rows + 1):
+        cells[f"A{i}"] = f"item {i}"
+        for j in range(1, cols - 2):
+            cells[f"{letters[j]}{i}"] = float(values[i - 1, j])
+        cells[f"{letters[cols - 2]}{i}"] = (f"=SUM(B{i}:{last}{i})", float(values[i - 1, 1 : cols - 2].sum()))
+        cells[f"{letters[cols - 1]}{i}"] = (f"={letters[cols - 2]}{i}/{letters[cols - 2]}$2", 1.0)
+    return Workbook.from_cells({"S": cells})
+
+
+def suggestions() -> None:
+    book = wide_sheet(1000)
+    cascade = Cascade()
+    rng = np.random.default_rng(1)
+    cells = [CellRef("S", int(r), c) for r in rng.integers(3, 1002, 100) for c in (9, 10)]
+    times = []
+    for cell in cells:
+        task = Task("t", book, cell, removed=frozenset([cell]))
+        began = time.perf_counter()
+        cascade.suggest(task)
+        times.append((time.perf_counter() - began) * 1000)
+    p95 = float(np.quantile(times, 0.95))
+    print(f"cascade on 10,000 cells: p50 {np.quantile(times, 0.5):.1f} ms, p95 {p95:.1f} ms")
+    line("cascade without model, p95", p95, 20, p95 <= 20, " ms")
+
+
+def contexts() -> None:
+    book = wide_sheet(10_000)
+    sheet = book.sheets["S"]
+    sheet.store.formula_classes()
+    gather = strategy("dense", 1024)
+
+    def cold() -> None:
+        sheet.cache.clear()
+        gather(task_at(book, "S!J10001"))
+
+    first = median(cold) * 1000
+    live = Workbook([sheet])
+    live.sheets["S"].touched.clear()
+
+    def following(i: int) -> None:
+        sheet.set(10_001 + i, 9, formula=f"SUM(B{10_001 + i}:H{10_001 + i})")
+        task = Task("t", live, CellRef("S", 10_001 + i, 10))
+        task.__dict__["view"] = live
+        gather(task)
+
+    steps = iter(range(100))
+    after = median(lambda: following(next(steps)), 20) * 1000
+    line("dense context of 100,000 cells, cold", first, 150, first <= 150, " ms")
+    line("dense context, the next cell", after, 5, after <= 5, " ms")
+
+
+def growth() -> None:
+    times: dict[str, list[float]] = {"regions": [], "evaluation": []}
+    for rows in (1_000, 10_000, 100_000):
+        rng = np.random.default_rng(0)
+        cells: dict[str, object] = {f"A{i}": float(v) for i, v in enumerate(rng.integers(1, 99, rows), 1)}
+        cells |= {f"B{i}": f"t{i}" for i in range(1, rows + 1)}
+        book = Workbook.from_cells({"S": cells})
+        sheet = book.sheets["S"]
+
+        def regions(sheet=sheet) -> None:  # type: ignore[no-untyped-def]
+            sheet.cache.clear()
+            sheet_map(sheet)
+
+        times["regions"].append(median(regions))
+
+        def evaluation(book=book) -> None:  # type: ignore[no-untyped-def]
+            Engine("builtin").evaluate(book, "S", "D1", "SUM(A:A)+COUNTIF(A:A,5)")
+
+        times["evaluation"].append(median(evaluation))
+    for name, found in times.items():
+        worst = max(b / a for a, b in itertools.pairwise(found))
+        print(f"{name}: " + ", ".join(f"{t * 1000:.1f} ms" for t in found) + " for 1k, 10k, 100k rows")
+        line(f"growth of {name} over a decade of rows", worst, 12, worst <= 12)
+
+
+def scoring() -> None:
+    tasks = [t for t in build_tasks(make_workbooks(160, 5), 500, abstain=0, per_function_cap=1000) if t.truth][:500]
+    engine = Engine()
+    began = time.perf_counter()
+    for task in tasks:
+        truth = task.truth or ""
+        candidates = [truth, f"({truth})*1", f"{truth}+0", "SUM(A1:A9)", "1"]
+        judged(task, "x", [Suggestion(c, 0.5) for c in candidates], 0.0, engine)
+    seconds = (time.perf_counter() - began) * 500 / len(tasks)
+    print(f"{len(tasks)} tasks x 5 candidates x 9 workbooks, brought to 500 tasks: {seconds:.1f} s")
+    line("scoring", seconds, 60, seconds <= 60, " s")
+
+
+if __name__ == "__main__":
+    parsers()
+    suggestions()
+    contexts()
+    growth()
+    scoring()
