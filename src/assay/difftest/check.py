@@ -374,6 +374,7 @@ class _Comparison:
             m[1] for n in self.candidate_names if (m := _LAYER.match(Name.parse(n).module)) is not None
         }
         self.missing_layers: dict[str, int] = {}
+        self.dead = bool(candidate.missing_ranks())
         self._flipped: dict[tuple[int, int | None], Tensor] = {}
 
     # --- what makes a comparison invalid ---------------------------------------------------------------------
@@ -403,6 +404,8 @@ class _Comparison:
                 continue
             reference, merged = self.pair(name)
             if reference is None or merged.tensor is None or merged.tensor.shape != reference.shape:
+                continue
+            if merged.problems:
                 continue
             seen += 1
             if distance(reference, merged.tensor).relative > max(1e-6, 0.5 * eps_of(reference.dtype)):
@@ -445,6 +448,8 @@ class _Comparison:
         entry = self.candidate.entries(name)[0][1]
         limit, reason = self.tolerance.of(name, entry.dtype)
         problems = self._kept(merged.problems, name, limit)
+        if self.dead and any(p.kind == "missing region" for p in problems):
+            return self._what_is_left(name, order, limit, reason)
         if self.strict and any(p.kind == "replica conflict" for p in problems):
             raise ReplicaConflict(f"{name}: {problems[0].message}")
         if merged.tensor is None:
@@ -475,6 +480,15 @@ class _Comparison:
             allowed = self.tolerance.absolute.get(name, 0.0)
             return (0.0, False) if gap.error <= allowed else (math.inf, True)
         return gap.relative, not gap.relative <= limit
+
+    def _what_is_left(self, name: str, order: int, limit: float, reason: str) -> Verdict:
+        """Where a rank died: the parts of the others, each against its part of the reference."""
+        errors = self.by_rank(name)
+        if not errors:
+            return Verdict(name, order, 0.0, limit, reason, "left out", note="contributions of a dead rank are missing")
+        worst = max(errors.values())
+        note = f"only the parts of ranks {sorted(errors)}"
+        return Verdict(name, order, worst, limit, reason, "wrong" if not worst <= limit else "ok", note=note)
 
     def _kept(self, problems: Sequence[Problem], name: str, limit: float) -> list[Problem]:
         """Copies that differ by less than the tolerance are a note, not a finding (unless they were marked exact)."""

@@ -392,6 +392,13 @@ class Tracer:
                 if not self._stack:
                     return
             _, microbatch, call, again = self._stack.pop()
+            for i, arg in enumerate(args):
+                if isinstance(arg, Tensor):
+                    seen = self._seen.get(id(arg))
+                    if seen is not None and seen[0]() is arg and seen[1] != _version(arg):
+                        note = f"{path} changes its input {i} in place"
+                        if note not in self.notes:
+                            self.notes.append(note)
 
             def visit(slot: str, tensor: Tensor) -> Tensor:
                 name = Name(self.step, microbatch, "out" + (RECOMPUTE if again else ""), path, slot, call)
@@ -408,13 +415,6 @@ class Tracer:
                     _mapped(item, str(k), visit)
             else:
                 _mapped(output, "0", visit)
-            for i, arg in enumerate(args):
-                if isinstance(arg, Tensor):
-                    seen = self._seen.get(id(arg))
-                    if seen is not None and seen[0]() is arg and seen[1] != _version(arg):
-                        note = f"{path} changes its input {i} in place"
-                        if note not in self.notes:
-                            self.notes.append(note)
 
         return hook
 

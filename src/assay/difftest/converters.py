@@ -17,7 +17,6 @@ from assay.difftest.shards import ShardSpec
 from assay.difftest.store import Entry, Trace, Writer
 
 _RANK = re.compile(r"(?:^|[_\-./])(?:rank|r)[_=\-]?(\d+)", re.IGNORECASE)
-_SGLANG_KEY = re.compile(r"(\w+)=(.*?)(?=___|$)")
 _STAGES = {
     "forward": "out",
     "fwd": "out",
@@ -167,7 +166,8 @@ def load_sglang(source: Path, *, phase: str | None = None) -> Iterable[Record]:
     """
     for path in sorted(source.rglob("*.pt")):
         loaded = _loaded(path)
-        facts: dict[str, Any] = dict(_SGLANG_KEY.findall(path.stem))
+        pairs = (part.partition("=") for part in path.stem.split("___"))
+        facts: dict[str, Any] = {key: value for key, equals, value in pairs if equals}
         value = loaded
         if isinstance(loaded, Mapping) and "value" in loaded:
             value = loaded["value"]
