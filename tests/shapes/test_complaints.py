@@ -104,6 +104,7 @@ def test_giotto_665_many_cells_go_through_landmarks():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_giotto_665_and_624_a_million_cells():
     rng = np.random.default_rng(0)
     made = make_shape("star", 1_000_000, 50, parts=3, sigma=0.05, seed=int(rng.integers(100)))

@@ -89,6 +89,7 @@ def test_check_1_topology_of_known_shapes(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SHAPES)
 def test_check_1_topology_over_20_seeds(name):
     make, want = SHAPES[name]
@@ -304,6 +305,7 @@ def test_check_8_a_blob_and_a_path_are_no_simplex():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_check_8_false_archetypes_over_100_clouds():
     false = 0
     for seed in range(100):
@@ -398,6 +400,7 @@ def test_check_10_no_confirmed_branch_in_gaussian_clouds():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_check_10_no_confirmed_branch_in_95_of_100_clouds():
     false = 0
     for seed in range(100):

@@ -204,7 +204,8 @@ def level_graph(
         below = here
     near = slabs.crossings
     edges.append(np.stack([last[near[:, 0]], first[near[:, 1]]], axis=1))
-    pairs = np.unique(np.concatenate(edges), axis=0)
+    a, b = np.concatenate(edges).T
+    pairs = np.stack(np.divmod(np.unique(a * (len(members) + 1) + b), len(members) + 1), axis=1)
     sizes = np.array([len(m) for m in members], dtype=np.int64)
     order = np.concatenate(members) if members else np.empty(0, dtype=np.int64)
     node = np.repeat(np.arange(len(members)), sizes)
