@@ -14,9 +14,14 @@ from assay.uncertainty import (
     GaussianLogits,
     GaussianMixture,
     GaussianSample,
+    Hull,
+    Intervals,
+    LevelSet,
     NormalInverseGamma,
     Sample,
+    ScoreBall,
     SparseLogCategorical,
+    TVBall,
     quantify,
     uncertainty_of,
 )
@@ -45,20 +50,98 @@ def test_blocks_and_memory_maps_change_nothing(tmp_path):
                 np.testing.assert_array_equal(getattr(other, name), getattr(whole, name))
 
 
-def test_memory_stays_flat_on_a_memory_map(tmp_path):
+def _mapped(folder, name, values, dtype=np.float64):
+    array = np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=values.shape)
+    array[:] = values
+    array.flush()
+    return np.load(folder / f"{name}.npy", mmap_mode="r")
+
+
+def _on_disk(kind, folder, n):
+    """A representation of n rows whose arrays are files; and the bytes of a row."""
+    rng = np.random.default_rng(0)
+    tile = lambda p: np.resize(p, (n, *p.shape[1:]))  # noqa: E731
+    k, m = 8, 6
+    members = tile(rng.dirichlet(np.ones(k), (500, m)))
+    center = members[:, 0]
+    radius = np.full(n, 0.1)
+    if kind == "sample":
+        return Sample(_mapped(folder, f"p{n}", members)), m * k * 8
+    if kind == "float32":
+        return Sample(_mapped(folder, f"s{n}", members, np.float32)), m * k * 8
+    if kind == "weighted":
+        return Sample(_mapped(folder, f"p{n}", members), rng.random(m)), m * k * 8
+    if kind == "hull":
+        return Hull(_mapped(folder, f"p{n}", members)), m * k * 8
+    if kind == "intervals":
+        low, high = (_mapped(folder, f"{name}{n}", v) for name, v in (("l", members.min(1)), ("u", members.max(1))))
+        return Intervals(low, high), 2 * k * 8
+    if kind == "dirichlet":
+        return Dirichlet(_mapped(folder, f"a{n}", 1 + 9 * center)), k * 8
+    if kind == "logits":
+        mu, var = _mapped(folder, f"m{n}", np.log(center)), _mapped(folder, f"v{n}", center)
+        return GaussianLogits(mu, var), 2 * k * 8
+    if kind == "numbers":
+        loc, var = _mapped(folder, f"o{n}", members[:, :, 0]), _mapped(folder, f"w{n}", members[:, :, 1])
+        return GaussianSample(loc, var), 2 * m * 8
+    made = _mapped(folder, f"c{n}", center)
+    sets = {
+        "categorical": lambda: Categorical(made),
+        "tv ball": lambda: TVBall(made, radius),
+        "level set": lambda: LevelSet(_mapped(folder, f"a{n}", 1 + 9 * center), 0.5),
+        "kl ball": lambda: ScoreBall(made, radius, "kl"),
+    }
+    return sets[kind](), k * 8
+
+
+FLAT = [
+    *((kind, measure) for kind in ("sample", "float32", "weighted") for measure in MEASURES),
+    *(("dirichlet", measure) for measure in ("entropy", "brier", "tv", "vacuity")),
+    *(("logits", measure) for measure in ("entropy", "dempster_shafer")),
+    *((kind, measure) for kind in ("intervals", "hull", "tv ball") for measure in
+      ("entropy", "hartley", "zero_one", "spread", "imprecision")),
+    ("level set", "spread"),
+    *(("kl ball", measure) for measure in ("entropy", "spread")),
+    ("categorical", "entropy"), ("categorical", "brier"), ("numbers", "variance"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "measure"), FLAT, ids=lambda v: v)
+def test_memory_stays_flat_on_memory_maps(tmp_path, kind, measure):
+    """From n to 3 n rows the peak grows by what the answer takes, a few numbers a row, not by the input."""
     import tracemalloc
 
-    shape = (60_000, 10, 10)  # 48 MB
-    array = np.lib.format.open_memmap(tmp_path / "big.npy", mode="w+", dtype=np.float64, shape=shape)
-    array[:] = 0.1
-    array.flush()
-    sample = Sample(np.load(tmp_path / "big.npy", mmap_mode="r"))
+    slow = kind in ("level set", "logits") or (kind, measure) in (("hull", "zero_one"), ("dirichlet", "tv"))
+    n, chunk = (30, 10) if slow else (3000, 100)
+    peaks, bytes_a_row = [], 0
+    for rows in (n, 3 * n):
+        rep, bytes_a_row = _on_disk(kind, tmp_path, rows)
+        tracemalloc.start()
+        # blocks small against both, as the default ones are against real files
+        quantify(rep, measure, chunk=chunk, samples=40)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    growth = (peaks[1] - peaks[0]) / (2 * n)
+    assert growth < (60 if not slow else 200)  # small objects weigh more on few rows
+    assert slow or growth < bytes_a_row
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_default_blocks_bound_the_memory_and_making_a_sample_reads_no_whole_file(tmp_path, dtype):
+    import tracemalloc
+
+    values = np.full((60_000, 10, 10), 0.1)  # 48 MB
+    mapped = _mapped(tmp_path, "big", values, dtype)
     tracemalloc.start()
+    sample = Sample(mapped)
     quantify(sample)
     quantify(sample, "tv")
+    quantify(Hull(sample.probs[:2000]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 12e6
+    assert isinstance(sample.probs, np.memmap)
+    assert peak < 14e6
+    np.testing.assert_allclose(sample.probs[:5], 0.1, atol=1e-15)
 
 
 def test_members_on_any_axis_and_any_batch_shape():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +38,8 @@ def as_probabilities(
     Returns
     -------
     float64[..., K]
-        The array itself where nothing had to change; a memory map stays one.
+        The array itself where nothing had to change. A memory map stays one; where its rows had to change (float32 is
+        enough), it is a mapped temporary file.
 
     Raises
     ------
@@ -80,6 +82,14 @@ def as_probabilities(
         exact = exact and not np.abs(sums - 1).max(initial=0.0) > 1e-12
     if exact:
         return raw
+    if isinstance(raw, np.memmap):  # the normalised copy is a mapped file too, gone with the last array that uses it
+        with tempfile.TemporaryFile() as file:
+            mapped = np.memmap(file, dtype=np.float64, mode="w+", shape=raw.shape)
+        target = mapped.reshape(-1, raw.shape[-1])
+        for low in range(0, len(flat), step):
+            block = np.array(flat[low : low + step], dtype=np.float64)
+            target[low : low + step] = block / block.sum(axis=-1, keepdims=True)
+        return mapped
     wide = np.array(raw, dtype=np.float64)
     wide /= wide.sum(axis=-1, keepdims=True)
     return wide

@@ -16,7 +16,10 @@ _TINY = 1e-300
 
 def lower_entropy_hull(vertices: Vertices) -> Rows:
     """Smallest entropy: entropy is concave, so it lies at a vertex."""
-    return np.asarray(np.maximum(shannon(vertices).min(axis=1), 0.0))
+    value = np.empty(len(vertices))
+    for part in blocks(len(vertices), vertices.shape[1] * vertices.shape[2]):
+        value[part] = shannon(vertices[part]).min(axis=1)
+    return np.maximum(value, 0.0)
 
 
 def upper_entropy_hull(vertices: Vertices, *, gap: float = GAP, steps: int = 100) -> tuple[Rows, Rows]:

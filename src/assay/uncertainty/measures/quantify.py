@@ -149,30 +149,12 @@ def quantify(
     """
     if not isinstance(rep, Representation):
         rep = Categorical(rep)
-    if isinstance(rep, Sample):
-        found = _sample(rep, measure, chunk)
-    elif isinstance(rep, (Dirichlet, DirichletMixture)):
-        found = _dirichlet(rep, measure, chunk, samples, seed)
-    elif isinstance(rep, GaussianLogits):
-        found = _logits(rep, measure, chunk, samples, seed)
-    elif isinstance(rep, (Intervals, Hull, TVBall, LevelSet, ScoreBall)):
-        found = _credal(rep, measure, chunk, force)
-    elif isinstance(rep, (Categorical, WithDensity)):
-        found = _first_order(rep, measure)
-    elif isinstance(rep, SparseLogCategorical):
-        _only(rep, measure, ("entropy",))
-        found = Decomposition(rep.entropy(), None, None, False)
-    elif isinstance(rep, (Gaussian, GaussianMixture, GaussianSample, NormalInverseGamma)):
-        found = _regression(rep, measure)
-    elif isinstance(rep, LabelSet):
-        _only(rep, measure, ("size", "log_size"))
-        size = rep.size.astype(np.float64)
-        found = Decomposition(size if measure == "size" else np.log(np.maximum(size, 1e-300)), None, None, False)
-    elif isinstance(rep, IntervalSet):
-        _only(rep, measure, ("size",))
-        found = Decomposition(rep.width, None, None, False)
+    floats = _floats_a_row(rep, measure)
+    if floats and len(rep.batch_shape) == 1:
+        pieces = list(blocks(len(rep), floats, chunk)) or [slice(0, 0)]
+        found = _joined([_one(rep.take(p), measure, chunk, samples, seed, force) for p in pieces], len(rep))
     else:
-        raise NotSupported(measure, type(rep).__name__)
+        found = _one(rep, measure, chunk, samples, seed, force)
     if base is not None:
         if measure not in _IN_NATS:
             raise UncertaintyError(f"base belongs to entropies; {measure!r} is none")
@@ -180,6 +162,65 @@ def quantify(
         parts = {n: None if (v := getattr(found, n)) is None else v / by for n in ("total", "aleatoric", "epistemic")}
         found = replace(found, **parts)  # type: ignore[arg-type]
     return replace(found, measure=measure, index=rep.index)
+
+
+def _floats_a_row(rep: Representation, measure: str) -> int:
+    """Numbers that a row takes while it is measured; 0 for those that go through blocks of their own."""
+    if isinstance(rep, (Sample, Dirichlet, DirichletMixture, GaussianLogits, SparseLogCategorical)):
+        return 0
+    k = getattr(rep, "n_classes", 1)
+    if measure == "hartley":
+        return int(2**k)
+    if isinstance(rep, Hull):
+        m = rep.vertices.shape[-2]
+        return int(m * (k + 2 * m))
+    shape = max((np.shape(v)[1:] for v in vars(rep).values() if isinstance(v, np.ndarray)), key=len, default=())
+    return int(16 * np.prod(shape, dtype=np.int64))
+
+
+def _joined(parts: list[Decomposition], n: int) -> Decomposition:
+    first = parts[0]
+    columns: dict[str, Array | None] = {}
+    for name in ("total", "aleatoric", "epistemic"):
+        if getattr(first, name) is None:
+            columns[name] = None
+            continue
+        out = np.empty(n)
+        low = 0
+        for part in parts:
+            values = getattr(part, name)
+            out[low : low + len(values)] = values
+            low += len(values)
+        columns[name] = out
+    return replace(first, **columns)  # type: ignore[arg-type]
+
+
+def _one(
+    rep: Representation, measure: str, chunk: int | None, samples: int, seed: int, force: bool
+) -> Decomposition:  # fmt: skip
+    if isinstance(rep, Sample):
+        return _sample(rep, measure, chunk)
+    if isinstance(rep, (Dirichlet, DirichletMixture)):
+        return _dirichlet(rep, measure, chunk, samples, seed)
+    if isinstance(rep, GaussianLogits):
+        return _logits(rep, measure, chunk, samples, seed)
+    if isinstance(rep, (Intervals, Hull, TVBall, LevelSet, ScoreBall)):
+        return _credal(rep, measure, chunk, force)
+    if isinstance(rep, (Categorical, WithDensity)):
+        return _first_order(rep, measure)
+    if isinstance(rep, SparseLogCategorical):
+        _only(rep, measure, ("entropy",))
+        return Decomposition(rep.entropy(), None, None, False)
+    if isinstance(rep, (Gaussian, GaussianMixture, GaussianSample, NormalInverseGamma)):
+        return _regression(rep, measure)
+    if isinstance(rep, LabelSet):
+        _only(rep, measure, ("size", "log_size"))
+        size = rep.size.astype(np.float64)
+        return Decomposition(size if measure == "size" else np.log(np.maximum(size, 1e-300)), None, None, False)
+    if isinstance(rep, IntervalSet):
+        _only(rep, measure, ("size",))
+        return Decomposition(rep.width, None, None, False)
+    raise NotSupported(measure, type(rep).__name__)
 
 
 def uncertainty_of(rep: Representation, notion: str = "epistemic", measure: str | None = None, **options: Any) -> Array:

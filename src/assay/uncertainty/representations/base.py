@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -57,6 +58,16 @@ class Representation:
                 raise UncertaintyError(f"{len(index)} row names were given for {len(self)} rows")
             self.index = index
         return self
+
+    def take(self, part: Any) -> Any:
+        """The same representation of some rows (first axis of the batch), unchecked."""
+        made = copy.copy(self)
+        n = self.batch_shape[0]
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray) and value.ndim >= len(self.batch_shape) and value.shape[:1] == (n,):
+                setattr(made, name, value[part])
+        made.index = None
+        return made
 
     def mean(self) -> NDArray[np.float64]:
         """The probabilities (or values) to act on, ``float64[...]`` or ``float64[..., K]``."""

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from assay.uncertainty.errors import EmptyCredalSet, NotSupported, UncertaintyError
 from assay.uncertainty.representations.base import Representation, positive
-from assay.uncertainty.simplex import as_probabilities
+from assay.uncertainty.simplex import as_probabilities, blocks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,21 +36,35 @@ class Intervals(Representation):
         self.lower, self.upper = np.broadcast_arrays(
             np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
         )
-        for name, values in (("lower", self.lower), ("upper", self.upper)):
+        k = self.lower.shape[-1]
+        low, high = self.lower.reshape(-1, k), self.upper.reshape(-1, k)
+        clean = True
+        for part in blocks(len(low), k):  # in blocks, so that memory maps stay what they are
+            clean = self._check(low[part], high[part], part.start) and clean
+        if not clean:
+            self.lower, self.upper = np.clip(self.lower, 0, 1), np.clip(np.maximum(self.upper, self.lower), 0, 1)
+
+    def _check(self, lower: NDArray[np.float64], upper: NDArray[np.float64], first: int) -> bool:
+        def place(row: int) -> Any:
+            at = np.unravel_index(first + row, self.lower.shape[:-1]) if self.lower.ndim > 1 else (0,)
+            return int(at[0]) if len(at) == 1 else tuple(int(i) for i in at)
+
+        for name, values in (("lower", lower), ("upper", upper)):
             bad = ~((values >= -1e-12) & (values <= 1 + 1e-12))
             if bad.any():
-                at = tuple(int(i) for i in np.argwhere(bad)[0])
-                raise UncertaintyError(f"{name} at {at} is {values[at]}; bounds lie between 0 and 1")
-        low, high = self.lower.sum(-1), self.upper.sum(-1)
-        bad = (low > 1 + 1e-9) | (high < 1 - 1e-9) | (self.lower > self.upper + 1e-12).any(-1)
-        if np.any(bad):
-            at = tuple(int(i) for i in np.argwhere(np.atleast_1d(bad))[0])
-            row = at[0] if len(at) == 1 else at
+                row, j = (int(i) for i in np.argwhere(bad)[0])
+                raise UncertaintyError(
+                    f"{name} of row {place(row)}, class {j} is {values[row, j]}; bounds lie between 0 and 1"
+                )
+        low, high = lower.sum(-1), upper.sum(-1)
+        bad = (low > 1 + 1e-9) | (high < 1 - 1e-9) | (lower > upper + 1e-12).any(-1)
+        if bad.any():
+            row = int(bad.argmax())
             raise EmptyCredalSet(
-                f"row {row} holds no distribution: lower bounds sum to {np.atleast_1d(low)[at]:.6g} (at most 1), "
-                f"upper ones to {np.atleast_1d(high)[at]:.6g} (at least 1), and no lower one may be above its upper one"
+                f"row {place(row)} holds no distribution: lower bounds sum to {low[row]:.6g} (at most 1), "
+                f"upper ones to {high[row]:.6g} (at least 1), and no lower one may be above its upper one"
             )
-        self.lower, self.upper = np.clip(self.lower, 0, 1), np.clip(np.maximum(self.upper, self.lower), 0, 1)
+        return bool((lower >= 0).all() and (upper <= 1).all() and (lower <= upper).all())
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
