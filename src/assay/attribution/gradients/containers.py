@@ -136,6 +136,30 @@ def _blocked(a: Tensor, d: Tensor, b: Tensor, e: Tensor) -> Tensor:
     return out
 
 
+def _factored(mine: Sequence[Factor], theirs: Sequence[Factor]) -> Tensor:
+    """``sum over layers of (a b')(d e')``, a strip of columns at a time in buffers that stay in the cache.
+
+    Whole temporaries of the size of the answer would be fresh pages each time, which cost more than the products.
+    """
+    rows, columns = len(mine[0].a), len(theirs[0].a)
+    out = torch.empty(rows, columns, dtype=mine[0].a.dtype, device=mine[0].a.device)
+    strip = min(columns, max(64, (1 << 16) // max(rows, 1)))
+    left, right, total = (out.new_empty(rows, strip) for _ in range(3))
+    for low in range(0, columns, strip):
+        high = min(low + strip, columns)
+        if high - low < strip:
+            left, right, total = (out.new_empty(rows, high - low) for _ in range(3))
+        for k, (x, y) in enumerate(zip(mine, theirs, strict=True)):
+            torch.mm(x.a, y.a[low:high].T, out=left if k else total)
+            torch.mm(x.d, y.d[low:high].T, out=right)
+            if k:
+                total.addcmul_(left, right)
+            else:
+                total.mul_(right)
+        out[:, low:high] = total
+    return out
+
+
 class Gradients:
     """Gradients of a batch: one `Factor` or `Flat` a layer.
 
@@ -167,12 +191,11 @@ class Gradients:
 
     def dot(self, other: Gradients) -> Float[Tensor, "rows others"]:
         """Inner products of all pairs."""
+        if all(isinstance(x, Factor) and x.a.ndim == 2 for x in (*self.layers, *other.layers)):
+            return _factored(self.layers, other.layers)  # type: ignore[arg-type]
         out = self.layers[0].dot(other.layers[0])
         for mine, theirs in zip(self.layers[1:], other.layers[1:], strict=True):
-            if isinstance(mine, Factor) and isinstance(theirs, Factor) and mine.a.ndim == theirs.a.ndim == 2:
-                out.addcmul_(mine.a @ theirs.a.T, mine.d @ theirs.d.T)
-            else:
-                out += mine.dot(theirs)
+            out += mine.dot(theirs)
         return out
 
     def squares(self) -> Float[Tensor, " rows"]:
