@@ -1,26 +1,19 @@
-"""The race against torch's DebugMode (hashes) and TrainCheck: what tracing costs, and how fast traces are compared.
+"""The race against torch's DebugMode (hashes): what tracing costs, and how fast traces are compared.
 
     make bench FIELD=difftest
 
 One GPT of 4 layers and width 256, batch 4 x 128, one thread; every mode runs in this process on the same steps, turn by
-turn, medians. A traced step stands among four plain ones: its cost is that of the five less four plain ones, so that the
-writer's work in the background counts. DebugMode hashes the output of every operation, as its user would have it for a
+turn, medians. A traced step stands among four plain ones: its cost is that of the five less four plain ones, so that
+the writer's work in the background counts. DebugMode hashes the output of every operation, as its user would have it for a
 comparison. The comparison is timed on pairs of FP32 tensors (bytes of one side).
-
-TrainCheck lives in an environment of its own (build/peers/difftest, from benchmarks/peers/difftest.txt), made on the
-first call; it traces the same model and prints its own ratio. Without it that line is left out, and said so.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,8 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / "build" / "peers" / "difftest"
 ROUNDS = 9
 EVERY = 5
 
@@ -138,7 +129,8 @@ def overheads() -> tuple[float, dict[str, float], float]:
             size = written.nbytes()
     base = statistics.median(plain)
     print(
-        f"plain step {base * 1000:.0f} ms, {size / 1e6:.0f} MB traced a step, raw write {statistics.median(raw) * 1000:.0f} ms"
+        f"plain step {base * 1000:.0f} ms, {size / 1e6:.0f} MB traced a step, "
+        f"raw write {statistics.median(raw) * 1000:.0f} ms"
     )
     ratios = {k: statistics.median(c / p for c, p in zip(v, plain)) for k, v in costs.items()}
     for mode, ratio in ratios.items():
@@ -167,33 +159,12 @@ def digest_sum_cost() -> float:
     return timed(lambda: [one + one for _ in range(n)]) / n * 1000
 
 
-def traincheck() -> float | None:
-    """TrainCheck's ratio of traced to plain steps on the same model."""
-    python = PEERS / "bin" / "python"
-    if not python.exists():
-        print("making the environment of TrainCheck in build/peers/difftest ...", flush=True)
-        try:
-            venv.create(PEERS, with_pip=True, system_site_packages=False)
-            words = [str(python), "-m", "pip", "install", "-qqq", "-r", str(ROOT / "benchmarks/peers/difftest.txt")]
-            subprocess.run(words, check=True, timeout=1500)
-        except (subprocess.SubprocessError, OSError) as error:
-            print(f"TrainCheck could not be installed: {error}")
-            return None
-    script = ROOT / "benchmarks" / "peers" / "difftest_traincheck.py"
-    done = subprocess.run([str(python), str(script)], capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode:
-        print(f"TrainCheck did not run: {done.stderr.strip().splitlines()[-1:]}")
-        return None
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["ratio"])
-
-
 def main() -> None:
     torch.set_num_threads(1)
     print(f"{os.cpu_count()} processors, one thread\n")
     base, ratios, raw = overheads()
     rate = comparison_rate()
     cost = digest_sum_cost()
-    peer = traincheck() if "--no-traincheck" not in sys.argv else None
     lines = [
         ("digest, against a plain step", ratios["digest"], 1.35, False),
         ("sample, against a plain step", ratios["sample"], 1.10, False),
@@ -209,8 +180,6 @@ def main() -> None:
         ("comparison in GB/s", rate, 2.0, True),
         ("digest sum in ms a tensor and rank", cost, 1.0, False),
     ]
-    if peer is not None:
-        lines.append(("full, against TrainCheck's tracing", ratios["full"] / peer, 1.0, False))
     print()
     for what, ratio, target, more in lines:
         good = ratio >= target if more else ratio <= target

@@ -162,7 +162,10 @@ def test_marks_loss_and_norm(tmp_path):
 
 def test_names_and_splits_of_a_fused_weight(tmp_path):
     fused = nn.Sequential(nn.Linear(8, 16))
-    names = NameMap([("0", "attention")], splits=[grouped_qkv(r"attention\.weight", ["attention.q", "attention.k", "attention.v"], 4, 2)])
+    names = NameMap(
+        [("0", "attention")],
+        splits=[grouped_qkv(r"attention\.weight", ["attention.q", "attention.k", "attention.v"], 4, 2)],
+    )
     found, _ = run(fused, tmp_path, names=names)
     assert found.tensor("0/-/param/attention/q").shape == (8, 8)
     assert torch.equal(found.tensor("0/-/param/attention/k"), fused[0].weight[[4, 5, 12, 13]])
@@ -216,11 +219,16 @@ def test_isolation_tells_wrong_here_from_fed_wrong(tmp_path):
 
 def test_the_bytes_of_a_trace_are_complete_or_not_there(tmp_path):
     model = nn.Linear(8, 8)
-    with pytest.raises(ZeroDivisionError), trace(model, tmp_path / "a") as t:
-        model(X).sum().backward()
-        t.next_step()
-        model(X).sum().backward()
-        raise ZeroDivisionError
+
+    def broken():
+        with trace(model, tmp_path / "a") as t:
+            model(X).sum().backward()
+            t.next_step()
+            model(X).sum().backward()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
     found = Trace.open(tmp_path / "a")
     assert found.steps == [0]
     assert distance(found.tensor("0/0/out/model/0"), model(X).detach()).relative == 0.0

@@ -156,10 +156,14 @@ def test_launch_error_holds_the_ranks_traceback(pool):
         (lambda: Name.parse("a/b"), "no canonical name"), (lambda: Name.parse("0/0/sideways/a/0"), "unknown phase"),
         (lambda: preset("lightning"), "there are deepspeed"), (lambda: Switches(27), "there is no bug 27"),
         (lambda: Config(dtype="int8"), "fp32, bf16, fp8"), (lambda: Layout(dp=2, ep=3), "ep=3 must divide dp=2"),
-        (lambda: Layout(tp=4).check(Config()), "4 and 2 heads over tp=4"), (lambda: Tolerance().with_rules([("(", 1.0)]), "no regular expression"),
-        (lambda: Tolerance().with_rules([("a", -1.0)]), "not a number from 0 up"), (lambda: NameMap([("(", "a")]), "no regular expression"),
-        (lambda: NameMap([("(?P<i>\\d)", "{i**9}")]).module("1"), "cannot work out"), (lambda: convert("/nowhere", "/tmp"), "there is no /nowhere"),
-        (lambda: scatter_state({}, nn.Linear(1, 1)), "has no 'weight'"), (lambda: trace(nn.Linear(1, 1), "x", level="all"), "there is no level"),
+        (lambda: Layout(tp=4).check(Config()), "4 and 2 heads over tp=4"),
+        (lambda: Tolerance().with_rules([("(", 1.0)]), "no regular expression"),
+        (lambda: Tolerance().with_rules([("a", -1.0)]), "not a number from 0 up"),
+        (lambda: NameMap([("(", "a")]), "no regular expression"),
+        (lambda: NameMap([("(?P<i>\\d)", "{i**9}")]).module("1"), "cannot work out"),
+        (lambda: convert("/nowhere", "/tmp"), "there is no /nowhere"),
+        (lambda: scatter_state({}, nn.Linear(1, 1)), "has no 'weight'"),
+        (lambda: trace(nn.Linear(1, 1), "x", level="all"), "there is no level"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(make, words):

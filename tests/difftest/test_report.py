@@ -10,7 +10,18 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from assay.difftest import Trace, compare, convert, gate, generate, render, save_html, save_json, save_junit, summary, trace
+from assay.difftest import (
+    Trace,
+    compare,
+    convert,
+    gate,
+    generate,
+    render,
+    save_html,
+    save_json,
+    summary,
+    trace,
+)
 from assay.difftest.cli import app
 from assay.difftest.lattice import bisect
 
@@ -101,8 +112,15 @@ def test_command_line(pair, tmp_path):
     reference, candidate = map(str, pair)
     good = runner.invoke(app, ["compare", reference, reference])
     assert good.exit_code == 0 and "PASS" in good.output
-    bad = runner.invoke(app, ["compare", reference, candidate, "--junit", str(tmp_path / "x.xml"), "--html", str(tmp_path / "x.html")])
-    assert bad.exit_code == 1 and "scale" in bad.output and (tmp_path / "x.xml").exists() and (tmp_path / "x.html").exists()
+    bad = runner.invoke(
+        app, ["compare", reference, candidate, "--junit", str(tmp_path / "x.xml"), "--html", str(tmp_path / "x.html")]
+    )
+    assert (
+        bad.exit_code == 1
+        and "scale" in bad.output
+        and (tmp_path / "x.xml").exists()
+        and (tmp_path / "x.html").exists()
+    )
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({".*": 10.0}))
     assert runner.invoke(app, ["compare", reference, candidate, "--tol", str(rules)]).exit_code == 0
@@ -159,7 +177,11 @@ def test_benchmark_on_one_bug_and_one_correct_run(tmp_path):
     from assay.difftest.benchmark import benchmark
 
     results = benchmark.run(
-        tasks=["bug-12", "correct-tp2-sp-fp32"], methods=["perturb", "nothing"], seeds=[0], store=tmp_path, progress=False
+        tasks=["bug-12", "correct-tp2-sp-fp32"],
+        methods=["perturb", "nothing"],
+        seeds=[0],
+        store=tmp_path,
+        progress=False,
     )
     rows = {r.method: r.mean for r in results.leaderboard("right").rows}
     assert rows["perturb"] == 1.0 and rows["nothing"] == 0.5

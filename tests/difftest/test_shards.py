@@ -98,7 +98,7 @@ def pieces_of(spec: ShardSpec, full: torch.Tensor, sizes: dict[str, int], seed: 
         coords = {axis: (i, n) for (axis, n), i in zip(sizes.items(), at)}
         local = spec.index(full.shape, coords).take(full).clone()
         for axis, op in partial.items():
-            i, n = coords[axis]
+            i, _n = coords[axis]
             if op == "sum":  # small integers, so that the sum is exact
                 share = torch.from_numpy(np.random.default_rng(seed + 1).integers(-5, 5, local.shape)).to(local.dtype)
                 local = local - share if i == 0 else (share if i == 1 else torch.zeros_like(local))
@@ -200,7 +200,8 @@ def test_a_piece_of_another_shape_is_named():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("b s[cp:zagzig]", "zigzag"), ("b s[tp] h[tp]", "stands twice"), ("b ]", "cannot read"), ("b {tp:min}", "sum, mean or max"),
+        ("b s[cp:zagzig]", "zigzag"), ("b s[tp] h[tp]", "stands twice"), ("b ]", "cannot read"),
+        ("b {tp:min}", "sum, mean or max"),
         ("b[tp:blocks=2/x]", "cannot read"), ("b *two", "scale"),
     ],
 )  # fmt: skip

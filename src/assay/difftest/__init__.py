@@ -111,7 +111,8 @@ _LAZY = {
     **dict.fromkeys(("distance", "eps_of"), "metrics"),
     "LossMonitor": "monitor",
     **dict.fromkeys(
-        ("Microbatch", "Name", "NameMap", "Rule", "Split", "Stage", "grouped_qkv", "halves", "preset", "unstacked"), "names"
+        ("Microbatch", "Name", "NameMap", "Rule", "Split", "Stage", "grouped_qkv", "halves", "preset", "unstacked"),
+        "names",
     ),
     **dict.fromkeys(("render", "save_html"), "page"),
     **dict.fromkeys(("plot_depth", "plot_timeline"), "plots"),

@@ -75,7 +75,9 @@ class Traces:
         """Loss curves of three reference seeds, and of the run."""
         from assay.difftest.testbed.curves import candidate_curve, reference_curves
 
-        small = config.with_(batch=max(2, run.layout.dp), microbatches=2, steps=steps, text=True)
+        small = config.with_(
+            width=64, ffn=min(config.ffn, 128), seq=32, batch=max(2, run.layout.dp), steps=steps, text=True
+        )
         key = (replace(small, seed=0), "reference")
         if key not in self.curves:
             self.curves[key] = reference_curves(small.with_(seed=0), seeds=(0, 1, 2))
@@ -186,7 +188,6 @@ benchmark.add_method("theory", Named("Checker"), title="Comparison, closed-form 
 benchmark.add_method("fixed", Named("Checker"), title="Comparison, one tolerance for all", mode="fixed", value=1e-3)
 benchmark.add_method("loss_curve", Named("LossCurve"), title="Loss curve, 3 sigma of three seeds", baseline=True)
 benchmark.add_method("nothing", Named("Nothing"), title="Trust every run", baseline=True)
-benchmark.add_method("traincheck", Named("TrainCheck"), title="TrainCheck", tags={"peer"})
 benchmark.quick(
     tasks=["bug-01", "bug-03", "bug-12", "bug-26", "correct-tp2-sp-fp32", "correct-tp2-sp-bf16"],
     methods=["perturb", "theory", "fixed", "loss_curve(steps=12)", "nothing"],

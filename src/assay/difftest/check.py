@@ -182,7 +182,8 @@ class Result:
 
 def compare(
     reference: Trace, candidate: Trace, tolerance: Tolerance | None = None, *, strict: bool = False,
-    allow_extra: bool = False, include: Sequence[str] = (), exclude: Sequence[str] = (), resume: str | Path | None = None,
+    allow_extra: bool = False, include: Sequence[str] = (), exclude: Sequence[str] = (),
+    resume: str | Path | None = None,
     coverage: Any = None, stop_after: int | None = None,
 ) -> Result:  # fmt: skip
     """Compare two traces.
@@ -298,7 +299,8 @@ def _check_steps(reference: Trace, candidate: Trace) -> None:
     if counts[0] != counts[1] and counts[0] and counts[1]:
         step = next(s for s in counts[0] if counts[0][s] != counts[1].get(s))
         raise StepMismatch(
-            f"step {step} has {counts[0][step]} micro-batches in the reference and {counts[1].get(step, 0)} in the candidate"
+            f"step {step} has {counts[0][step]} micro-batches in the reference and {counts[1].get(step, 0)} in the "
+            "candidate"
         )
 
 
@@ -511,10 +513,9 @@ class _Comparison:
             self.missing_layers[match[1]] = order
             problem = Problem("missing layer", f"no rank has {match[1]}")
             return Verdict(name, order, math.inf, 0.0, "structure", "wrong", problems=[problem])
-        if n.phase == "param" and not any(p in self.candidate_names for p in (name,)):
-            if any("/param/" in c for c in self.candidate_names):
-                problem = Problem("missing parameter", f"no rank has the parameter {n.parameter}")
-                return Verdict(name, order, math.inf, 0.0, "structure", "wrong", problems=[problem])
+        if n.phase == "param" and any("/param/" in c for c in self.candidate_names):
+            problem = Problem("missing parameter", f"no rank has the parameter {n.parameter}")
+            return Verdict(name, order, math.inf, 0.0, "structure", "wrong", problems=[problem])
         if n.module != "model" and self.reference.alias(name) == "":
             self.absent.append(name)
         return None
@@ -571,8 +572,8 @@ class _Comparison:
             name, gap, 1.3 * limit
         )  # 1024 of many elements: the norm is known to a few per cent
         kept = self._kept(problems, name, limit)
-        return Verdict(name, order, relative, limit, reason, "wrong" if wrong or kept else "ok", gap.reference, gap.largest,
-                       gap.cosine, gap.scale, kept, "sample")  # fmt: skip
+        return Verdict(name, order, relative, limit, reason, "wrong" if wrong or kept else "ok", gap.reference,
+                       gap.largest, gap.cosine, gap.scale, kept, "sample")  # fmt: skip
 
     def _discrete(
         self, name: str, n: Name, order: int, reference: Tensor, candidate: Tensor, problems: list[Problem]
@@ -607,7 +608,7 @@ class _Comparison:
         )
 
     def _without_flips(self, n: Name, reference: Tensor, candidate: Tensor) -> tuple[Tensor | None, Tensor | None, str]:
-        """Leave out what a legal flip of routing changed: later tokens of its sequence, and all that is summed over tokens."""
+        """Leave out what a legal flip of routing changed: later tokens of its sequence, and sums over tokens."""
         tokens = self._flipped.get((n.step, n.microbatch))
         if tokens is None:
             if n.microbatch is None and any(step == n.step for step, _ in self._flipped) and n.phase != "param":

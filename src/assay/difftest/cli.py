@@ -153,7 +153,8 @@ def demo(
     with tempfile.TemporaryDirectory() as folder:
         case = compare_case(config, layout, Path(out or folder), bug=bug)
         typer.echo(
-            f"{layout}, {config.dtype}, {'bug ' + str(bug) if bug else 'no bug'}: loss {case.loss:.6f} against {case.reference_loss:.6f}"
+            f"{layout}, {config.dtype}, {'bug ' + str(bug) if bug else 'no bug'}: loss {case.loss:.6f} against "
+            f"{case.reference_loss:.6f}"
         )
         typer.echo(summary(case.result))
         _written(case.result, html, junit, None)

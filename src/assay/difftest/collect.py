@@ -315,8 +315,8 @@ class Tracer:
         for alias, target in self._aliases:
             if target in self.recorded and alias not in self.recorded:
                 kept = self.recorded[target]
-                self.recorded[alias] = Entry(alias, kept.order, kept.dtype, kept.shape, kept.spec, kept.level, kept.full,
-                                             alias=target)  # fmt: skip
+                self.recorded[alias] = Entry(alias, kept.order, kept.dtype, kept.shape, kept.spec, kept.level,
+                                             kept.full, alias=target)  # fmt: skip
         if self._writer is not None:
             collectives = self._log.entries if self._log is not None else []
             self._writer.finish(
@@ -510,7 +510,7 @@ class Tracer:
         self, phase: str, parameter: str, tensor: Tensor, spec: str | ShardSpec | None = None, *,
         full: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
-        """Trace a tensor that belongs to a parameter (``main_grad`` of a flat buffer, states of an optimizer of your own)."""
+        """Trace a tensor of a parameter (``main_grad`` of a flat buffer, states of an optimizer of your own)."""
         module, _, leaf = parameter.rpartition(".")
         name = Name(self.step, None, phase, module or "model", leaf)
         self._tensor(name, tensor, ShardSpec.parse(spec) if isinstance(spec, str) else spec, full=full)
@@ -571,8 +571,8 @@ class Tracer:
                 if seen[2] != text and seen[2] in self.recorded:
                     kept = self.recorded[seen[2]]
                     self.recorded[text] = Entry(
-                        text, self._order, kept.dtype, kept.shape, str(spec) if spec.placements else kept.spec, kept.level,
-                        kept.full, alias=seen[2],
+                        text, self._order, kept.dtype, kept.shape, str(spec) if spec.placements else kept.spec,
+                        kept.level, kept.full, alias=seen[2],
                     )  # fmt: skip
                 return seen[2]
             twin = self._twin(text, local) if not exact else ""

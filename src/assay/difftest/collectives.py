@@ -14,7 +14,8 @@ from torch import Tensor
 # operation -> position of the tensor that is sent, of the one that receives
 _OPERATIONS = {
     "all_reduce": (0, 0), "reduce_scatter_tensor": (1, 0), "all_gather_into_tensor": (1, 0), "all_gather": (1, None),
-    "reduce_scatter_single": (1, 0), "all_gather_single": (1, 0), "reduce_scatter": (None, 0), "all_to_all_single": (1, 0), "all_to_all": (None, None), "broadcast": (0, 0),
+    "reduce_scatter_single": (1, 0), "all_gather_single": (1, 0), "reduce_scatter": (None, 0),
+    "all_to_all_single": (1, 0), "all_to_all": (None, None), "broadcast": (0, 0),
     "reduce": (0, 0), "send": (0, None), "recv": (None, 0), "isend": (0, None), "irecv": (None, None),
     "batch_isend_irecv": (None, None),
 }  # fmt: skip

@@ -159,10 +159,10 @@ def load_pt(source: Path, *, phase: str | None = None) -> Iterable[Record]:
 
 
 def load_sglang(source: Path, *, phase: str | None = None) -> Iterable[Record]:
-    """Files ``key=value___key=value.pt`` with a tensor, or ``{"value": tensor, "meta": {...}}``, as SGLang's dumper writes.
+    """Files ``key=value___key=value.pt`` with a tensor or ``{"value": tensor, "meta": {...}}``, as of SGLang's dumper.
 
-    ``name``, ``rank``, ``step`` (or ``forward_pass_id``), ``layer_id`` are read from the file name or the metadata; ``dims``
-    is a shard annotation, ``tp_rank``, ``tp_size`` and so on are the rank's place.
+    ``name``, ``rank``, ``step`` (or ``forward_pass_id``), ``layer_id`` are read from the file name or the metadata;
+    ``dims`` is a shard annotation, ``tp_rank``, ``tp_size`` and so on are the rank's place.
     """
     for path in sorted(source.rglob("*.pt")):
         loaded = _loaded(path)

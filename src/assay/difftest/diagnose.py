@@ -54,7 +54,7 @@ def diagnose(state: _Comparison, result: Result) -> list[Finding]:
 
 
 def _stands_alone(verdict: Verdict, before: list[Verdict]) -> bool:
-    """Copies that differ, and second passes that differ, are no consequence of an error elsewhere if they are the first such."""
+    """Copies that differ, and second passes that differ, stand by themselves if they are the first such."""
     if not verdict.problems:
         return False
     kind = verdict.problems[0].kind
@@ -134,7 +134,7 @@ def _norm_counts(state: _Comparison, result: Result) -> list[Finding]:
         f = Finding(verdict.name, n.module, n.phase, "norm counts", _ranks(state, verdict.name), gaps[1], limit, [],
                     COMPUTE, 0.9, order=verdict.order)  # fmt: skip
         f.evidence.append(
-            f"all {len(names)} gradients are right; their squared norms add up to {rest[1][1]:.9g}, the norm's square is "
+            f"all {len(names)} gradients are right; their squared norms add up to {rest[1][1]:.9g}, the square is "
             f"{rest[1][0]:.9g}"
         )
         _whose(state, names, rest[1][1] - rest[1][0], f)

@@ -20,7 +20,7 @@ class ShardSpecError(DiffTestError):
 
 
 class CoverageHole(DiffTestError):
-    """The inputs leave a part untouched (a vocabulary shard, an expert, a mask branch), and ``strict`` was asked for."""
+    """The inputs leave a part untouched (a vocabulary shard, an expert, a mask), and ``strict`` was asked for."""
 
 
 class ReplicaConflict(DiffTestError):

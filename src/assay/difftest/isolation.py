@@ -40,7 +40,8 @@ class Isolated:
 
 
 def isolate(
-    module: nn.Module, reference: Trace, name: str, *, mesh: Any = None, specs: Mapping[str, str | ShardSpec] | None = None,
+    module: nn.Module, reference: Trace, name: str, *, mesh: Any = None,
+    specs: Mapping[str, str | ShardSpec] | None = None,
     step: int = 0, microbatch: int = 0, call: int = 0, extra: Sequence[Any] = (),
 ) -> Isolated:  # fmt: skip
     """Feed a (distributed) module the reference's inputs and output gradients, and compare what comes out.
@@ -88,8 +89,8 @@ def isolate(
         spec = parsed.get(f"{phase.removeprefix('g')}/{slot}", ShardSpec())
         return spec.cut(whole, coords) if whole is not None else None
 
-    slots = [n.slot for n in map(Name.parse, reference.names()) if n.phase == "in" and n.module == name and n.call == call
-             and n.microbatch == microbatch and n.step == step]  # fmt: skip
+    slots = [n.slot for n in map(Name.parse, reference.names()) if n.phase == "in" and n.module == name
+             and n.call == call             and n.microbatch == microbatch and n.step == step]  # fmt: skip
     if not slots:
         raise DiffTestError(f"the reference has no inputs of {name!r} in step {step}, micro-batch {microbatch}")
     parameter = next(module.parameters(), None)

@@ -55,7 +55,8 @@ def bisect(
 
     Examples
     --------
-    >>> print(bisect(lambda tp=1, sp=False, ep=1: not (sp and ep > 1), {"tp": [1, 2], "sp": [False, True], "ep": [1, 2]}))
+    >>> run = lambda tp=1, sp=False, ep=1: not (sp and ep > 1)
+    >>> print(bisect(run, {"tp": [1, 2], "sp": [False, True], "ep": [1, 2]}))
     fails only with sp=True and ep=2 (7 configurations tried)
     """
     for axis, values in axes.items():

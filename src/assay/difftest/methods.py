@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -147,28 +146,3 @@ class Nothing:
     def judge(self, scenario: Scenario) -> Answer:
         """Look at a run."""
         return Answer(False)
-
-
-class TrainCheck:
-    """TrainCheck's invariants, learned on correct runs of the test bed and checked on others.
-
-    It needs an environment of its own (``benchmarks/peers/difftest.txt``), whose Python is given.
-
-    Parameters
-    ----------
-    python : str
-        Interpreter of that environment; default ``build/peers/difftest/bin/python``.
-    """
-
-    def __init__(self, python: str = "") -> None:
-        self.python = python or str(Path("build/peers/difftest/bin/python"))
-
-    def judge(self, scenario: Scenario) -> Answer:
-        """Look at a run."""
-        if not Path(self.python).exists():
-            raise ImportError(
-                f"TrainCheck needs an environment of its own at {self.python}; make bench FIELD=difftest builds it"
-            )
-        from assay.difftest.testbed.traincheck import judge
-
-        return judge(self.python, scenario)

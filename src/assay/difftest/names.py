@@ -109,7 +109,7 @@ class Stage:
 
     @classmethod
     def even(cls, layers: int, pp: int, vpp: int, rank: int) -> Stage:
-        """Layers in order over ``pp * vpp`` chunks; rank r holds chunks r, r + pp, ...; uneven rest to the first ones."""
+        """Layers in order over ``pp * vpp`` chunks; rank r holds chunks r, r + pp, ...; the first take the rest."""
         chunks = pp * vpp
         bounds = [0]
         for c in range(chunks):
@@ -303,7 +303,8 @@ class NameMap:
     --------
     Local layer i of chunk v on pipeline rank p, two chunks of two layers on each of two ranks:
 
-    >>> names = NameMap([(r"module\\.(?P<v>\\d)\\.layers\\.(?P<i>\\d+)(?P<rest>.*)", "layers.{v*4+p*2+i}{rest}")], {"p": 1})
+    >>> pattern = r"module\\.(?P<v>\\d)\\.layers\\.(?P<i>\\d+)(?P<rest>.*)"
+    >>> names = NameMap([(pattern, "layers.{v*4+p*2+i}{rest}")], {"p": 1})
     >>> names.module("module.1.layers.0.mlp")
     'layers.6.mlp'
     """

@@ -11,48 +11,6 @@ from assay.difftest.names import Name
 from assay.difftest.report import excess_by_module, floors_table
 from assay.difftest.store import Trace, write_text
 
-_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>difftest: {{ result.verdict }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root { --ink:#1c2330; --soft:#5b6574; --line:#dde2ea; --bad:#b3261e; --good:#1b6e4b; --part:#8a5a00; --paper:#fff; }
-body { font:15px/1.5 system-ui,sans-serif; color:var(--ink); background:var(--paper); margin:0 auto; max-width:1180px; padding:24px; }
-h1 { font-size:24px; margin:0 0 4px; } h2 { font-size:18px; margin:32px 0 8px; }
-.verdict { font-weight:600; } .FAIL { color:var(--bad); } .PASS { color:var(--good); } .partial { color:var(--part); }
-.soft { color:var(--soft); } code { font-size:13px; overflow-wrap:anywhere; }
-table { border-collapse:collapse; font-size:13px; } td,th { padding:3px 10px 3px 0; text-align:left; border-bottom:1px solid var(--line); vertical-align:top; }
-td.n,th.n { text-align:right; font-variant-numeric:tabular-nums; }
-.root { border-left:4px solid var(--bad); padding:6px 0 6px 14px; margin:10px 0; }
-.scroll { overflow-x:auto; } svg text { font:11px system-ui,sans-serif; fill:var(--ink); }
-ul { margin:4px 0; padding-left:20px; }
-</style></head><body>
-<h1>Distributed run against reference: <span class="verdict {{ css }}">{{ result.verdict }}</span></h1>
-<p class="soft">{{ compared }} tensors compared, {{ wrong }} wrong. Reference <code>{{ result.reference }}</code>, candidate <code>{{ result.candidate }}</code>.</p>
-{% if roots %}<h2>What is wrong</h2>
-{% for f in roots %}<div class="root"><b>{{ f.kind }}</b> <span class="soft">({{ f.category }}, confidence {{ '%.0f' % (100 * f.confidence) }} %)</span><br>
-<code>{{ f.name }}</code>{% if f.ranks %} <span class="soft">on ranks {{ f.ranks | join(', ') }}</span>{% endif %}
-<ul>{% for e in f.evidence %}<li>{{ e }}</li>{% endfor %}</ul></div>{% endfor %}
-{% if consequences %}<p class="soft">{{ consequences }} more findings follow from these.</p>{% endif %}{% endif %}
-<h2>Error over tolerance, in the order of execution</h2>
-<p class="soft">Each dot is a tensor; above the line it is wrong. Dots of zero error lie on the lower edge. Hover for the name.</p>
-<div class="scroll">{{ timeline }}</div>
-<h2>Modules and phases</h2>
-<p class="soft">Largest error over tolerance.</p>
-<div class="scroll">{{ modules }}</div>
-{% if ranks %}<h2>Ranks and modules</h2><p class="soft">Relative error of each rank's part of the wrong tensors, over tolerance.</p>
-<div class="scroll">{{ ranks }}</div>{% endif %}
-<h2>Detection floor</h2>
-<p class="soft">The smallest relative effect on a tensor that this comparison would have seen; the ten largest.</p>
-<table><tr><th>tensor</th><th class="n">floor</th><th class="n">error</th></tr>
-{% for name, low, error in floors %}<tr><td><code>{{ name }}</code></td><td class="n">{{ '%.3g' % low }}</td><td class="n">{{ '%.3g' % error }}</td></tr>{% endfor %}</table>
-{% if result.coverage %}<h2>What the inputs reach</h2><table>
-{% for k, v in result.coverage.holes.items() %}<tr><td class="FAIL">hole</td><td>{{ k }}</td><td>{{ v }}</td></tr>{% endfor %}
-{% for k, v in result.coverage.touched.items() %}<tr><td>touched</td><td>{{ k }}</td><td>{{ v }}</td></tr>{% endfor %}</table>{% endif %}
-{% if result.not_compared %}<h2>Not compared</h2><p><code>{{ result.not_compared[:40] | join(', ') }}</code>{% if result.not_compared | length > 40 %} and {{ result.not_compared | length - 40 }} more{% endif %}</p>{% endif %}
-{% if result.notes %}<h2>Notes</h2><ul>{% for n in result.notes %}<li>{{ n }}</li>{% endfor %}</ul>{% endif %}
-</body></html>
-"""
-
 
 def render(result: Result) -> str:
     """The page as text. What comes from traces is escaped."""
@@ -63,7 +21,8 @@ def render(result: Result) -> str:
     roots = [f for f in result.findings if not f.consequence][:12]
     compared = [v for v in result.verdicts if v.status != "left out"]
     css = result.verdict.split(" ")[0] + (" partial" if result.verdict.endswith("(partial)") else "")
-    return environment.from_string(_TEMPLATE).render(
+    template = (Path(__file__).parent / "page.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
         result=result, css=css, roots=roots, consequences=len(result.findings) - len(roots), compared=len(compared),
         wrong=sum(v.status == "wrong" for v in compared), timeline=Markup(timeline_svg(result)),
         modules=Markup(heat_svg(*excess_by_module(result))), ranks=Markup(_rank_svg(result)),
@@ -105,15 +64,19 @@ def timeline_svg(result: Result, *, width: int = 1120, height: int = 260) -> str
         y = top + inner_h * (1 - _height(10.0**power))
         label = "1" if power == 0 else f"1e{power}"
         parts.append(
-            f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{"#b3261e" if power == 0 else "#dde2ea"}"/>'
+            f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" '
+            f'stroke="{"#b3261e" if power == 0 else "#dde2ea"}"/>'
         )
         parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     before = ""
     for i, v in enumerate(shown):
         n = Name.parse(v.name)
         x = left + inner_w * (i + 0.5) / max(len(shown), 1)
-        part = "parameters" if n.phase == "param" else "optimizer" if n.phase.startswith(("optim", "param_after")) else (
-            f"micro-batch {n.microbatch}" if n.microbatch is not None else "gradients")  # fmt: skip
+        part = "gradients" if n.microbatch is None else f"micro-batch {n.microbatch}"
+        if n.phase == "param":
+            part = "parameters"
+        elif n.phase.startswith(("optim", "param_after")):
+            part = "optimizer"
         if part != before:
             parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - bottom}" stroke="#eef1f5"/>')
             parts.append(f'<text x="{x + 2:.1f}" y="{height - 8}">{html.escape(part)}</text>')
@@ -123,7 +86,8 @@ def timeline_svg(result: Result, *, width: int = 1120, height: int = 260) -> str
         colour = "#b3261e" if v.status == "wrong" else "#3b6ea8"
         title = html.escape(f"{v.name}: error {v.relative:.3g}, tolerance {v.tolerance:.3g}")
         parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}" fill-opacity="0.75"><title>{title}</title></circle>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}" fill-opacity="0.75">'
+            f"<title>{title}</title></circle>"
         )
     return "".join([*parts, "</svg>"])
 
@@ -149,7 +113,8 @@ def heat_svg(rows: list[str], columns: list[str], values: dict[tuple[str, str], 
             title = html.escape(f"{row}, {column}: {value:.3g}")
             x = left + cell_w * j
             parts.append(
-                f'<rect x="{x}" y="{y}" width="{cell_w - 2}" height="{cell_h - 2}" fill="{_colour(value)}"><title>{title}</title></rect>'
+                f'<rect x="{x}" y="{y}" width="{cell_w - 2}" height="{cell_h - 2}" fill="{_colour(value)}">'
+                f"<title>{title}</title></rect>"
             )
     y = top + cell_h * len(rows) + 12
     for k, value in enumerate((1e-3, 1e-2, 0.1, 0.99, 3.0, 30.0, 1e3, 1e5)):
@@ -159,7 +124,7 @@ def heat_svg(rows: list[str], columns: list[str], values: dict[tuple[str, str], 
 
 
 def rank_errors(result: Result, *, limit: int = 60) -> dict[tuple[str, str], float]:
-    """(module and phase, rank) -> relative error over tolerance, of the first wrong tensors; empty without the traces."""
+    """(module and phase, rank) -> error over tolerance, of the first wrong tensors; empty without the traces."""
     from assay.difftest.check import _Comparison
     from assay.difftest.tolerance import Tolerance
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -478,7 +478,7 @@ def _placed(vector: np.ndarray, p: Any, axis: str, rank: int, size: int, spec: S
         if sum(p.blocks) != n:
             raise ShardSpecError(f"{spec}: blocks {p.blocks} sum to {sum(p.blocks)}, the dimension holds {n}")
         bounds = np.cumsum((0, *p.blocks))
-        return np.concatenate([_chunk(vector[a:b], rank, size) for a, b in zip(bounds, bounds[1:])])
+        return np.concatenate([_chunk(vector[a:b], rank, size) for a, b in pairwise(bounds)])
     if p.sizes:
         if len(p.sizes) != size or sum(p.sizes) != n:
             raise ShardSpecError(f"{spec}: sizes {p.sizes} on {axis!r} of size {size} do not fit a dimension of {n}")
@@ -567,7 +567,10 @@ def merge(pieces: Sequence[Piece], shape: Sequence[int], *, present_axes: Iterab
     for piece in pieces:
         index = piece.spec.index(shape, piece.coords)
         if tuple(piece.tensor.shape) != index.local_shape and piece.tensor.numel() != math.prod(index.local_shape):
-            text = f"rank {piece.rank} holds {list(piece.tensor.shape)}, {piece.spec} of {list(shape)} makes {list(index.local_shape)}"
+            text = (
+                f"rank {piece.rank} holds {list(piece.tensor.shape)}, {piece.spec} of {list(shape)} makes "
+                f"{list(index.local_shape)}"
+            )
             problems.append(Problem("shape mismatch", text, (piece.rank,)))
             continue
         indices[index.key] = index
@@ -610,7 +613,8 @@ def _copies(pieces: Sequence[Piece], axes: Iterable[str]) -> list[list[Piece]]:
 def _agreed(each: Sequence[Merged], copies: Sequence[Sequence[Piece]]) -> Merged:
     problems = [p for m in each for p in m.problems]
     whole = [
-        Piece(part[0].rank, part[0].coords, m.tensor, ShardSpec()) for m, part in zip(each, copies) if m.tensor is not None
+        Piece(part[0].rank, part[0].coords, m.tensor, ShardSpec())
+        for m, part in zip(each, copies) if m.tensor is not None
     ]  # fmt: skip
     conflict = _conflict(whole)
     if conflict is not None:

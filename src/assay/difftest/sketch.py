@@ -1,11 +1,12 @@
 """Linear sketches: 4 KB that stand for a tensor, add up over shards, and whose difference is the error.
 
-A count sketch of 256 buckets (Charikar, Chen and Farach-Colton, 2002) with hashed sign and bucket of the *global* index.
+A count sketch of 256 buckets (Charikar, Chen and Farach-Colton, 2002), hashed sign and bucket of the *global* index.
 The two-level form (blocks summed with signs first, buckets after) and the pair of sketches are our design:
 
 * ``A`` multiplies element g by a sign of g mod 7919, cuts into blocks of 8192, sums blocks with a sign each, and puts
   the 8192 sums into buckets. The element sign breaks up what repeats in every block, such as a constant offset.
-* ``B`` has blocks of 7919 and no element signs. It sees what ``A`` may cancel: an error at one offset of all of A's blocks.
+* ``B`` has blocks of 7919 and no element signs. It sees what ``A`` may cancel: an error at one offset of
+  all of A's blocks.
 
 The larger of the two estimates counts.
 """

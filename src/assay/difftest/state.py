@@ -23,8 +23,8 @@ def _spec(specs: Mapping[str, str | ShardSpec] | None, name: str, parameter: Ten
 
 
 def scatter_state(
-    state: Mapping[str, Tensor], model: nn.Module, mesh: Any = None, *, specs: Mapping[str, str | ShardSpec] | None = None,
-    names: NameMap | None = None,
+    state: Mapping[str, Tensor], model: nn.Module, mesh: Any = None, *,
+    specs: Mapping[str, str | ShardSpec] | None = None, names: NameMap | None = None,
 ) -> None:  # fmt: skip
     """Copy the reference's weights into this rank's shards.
 
@@ -71,13 +71,15 @@ def scatter_state(
             local = parts[0] if split is None else split.join(parts)
             if tuple(local.shape) != tuple(parameter.shape):
                 raise DiffTestError(
-                    f"{own}: the reference's {wanted} make {list(local.shape)}, the parameter has {list(parameter.shape)}"
+                    f"{own}: the reference's {wanted} make {list(local.shape)}, the parameter has "
+                    f"{list(parameter.shape)}"
                 )
             parameter.copy_(local)
 
 
 def gather_state(
-    model: nn.Module, mesh: Any = None, *, specs: Mapping[str, str | ShardSpec] | None = None, names: NameMap | None = None,
+    model: nn.Module, mesh: Any = None, *, specs: Mapping[str, str | ShardSpec] | None = None,
+    names: NameMap | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Whole weights under the reference's names, on every rank. All ranks must call it.
 

@@ -456,7 +456,8 @@ class Trace:
         return iter(self.names())
 
     def __repr__(self) -> str:
-        return f"Trace({str(self.folder)!r}: {len({f.rank for f in self.files})} of {self.world} ranks, steps {self.steps})"
+        ranks = len({f.rank for f in self.files})
+        return f"Trace({str(self.folder)!r}: {ranks} of {self.world} ranks, steps {self.steps})"
 
 
 def sample_indices(shape: Iterable[int]) -> np.ndarray:

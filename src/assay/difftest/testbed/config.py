@@ -17,7 +17,7 @@ DTYPES = ("fp32", "bf16", "fp8")
 
 @dataclass(frozen=True)
 class Config:
-    """A small GPT: rotary attention with grouped queries, SwiGLU or a mixture of experts, layer norms, a tied or free head.
+    """A small GPT: rotary attention with grouped queries, SwiGLU or experts, layer norms, a tied or free head.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ def smoothing_inputs(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 class TorchLoss(nn.Module):
-    """Cross entropy with ``alpha`` spread over the wrong classes alone, as Megatron does; torch spreads it over all K."""
+    """Cross entropy with ``alpha`` spread over the wrong classes alone, as Megatron does; torch: over all K."""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()

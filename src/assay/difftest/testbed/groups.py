@@ -28,7 +28,8 @@ class Groups:
         self._members: dict[str, list[int]] = {}
         free = {
             "tp": ("tp",), "cp": ("cp",), "dp": ("dp", "ep", "edp"), "pp": ("pp",), "data": ("dp", "cp", "ep", "edp"),
-            "model": ("tp", "pp"), "ep": ("dp", "ep"), "edp": ("dp", "edp", "cp"), "tensors": ("tp", "cp", "dp", "ep", "edp"),
+            "model": ("tp", "pp"), "ep": ("dp", "ep"), "edp": ("dp", "edp", "cp"),
+            "tensors": ("tp", "cp", "dp", "ep", "edp"),
         }  # fmt: skip
         made: dict[tuple[int, ...], Any] = {}
         for name, axes in free.items():

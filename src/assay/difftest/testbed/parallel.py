@@ -1,4 +1,4 @@
-"""The distributed model: the same network in tensor-, sequence-, context- and expert-parallel parts, in pipeline chunks.
+"""The distributed model: the same network in tensor, sequence, context and expert parallel parts, in chunks.
 
 Written apart from the reference, so that the two share no code that could hide a fault in both.
 """
@@ -40,7 +40,7 @@ def _brackets(cuts: list[str]) -> str:
 
 
 class LocalMicro:
-    """A rank's part of a micro-batch: its sequences, its tokens in zigzag order; documents and positions of the whole."""
+    """A rank's part of a micro-batch: its sequences, its tokens in zigzag order; documents of the whole."""
 
     def __init__(
         self, job: Job, batch: Batch, index: int, *, step: int = 0, routing: dict[str, Tensor] | None = None
@@ -458,7 +458,7 @@ class Chunk(nn.Module):
                 self.unused = nn.Parameter(torch.empty(c.width, dtype=c.torch_dtype))
 
     def forward(self, x: Tensor | None, micro: LocalMicro) -> Tensor:
-        job, c = self.job, self.job.config
+        job, _c = self.job, self.job.config
         if self.first:
             x = self.embedding(micro.tokens)
         assert x is not None
@@ -488,7 +488,7 @@ class Chunk(nn.Module):
 
 
 class Stages:
-    """The chunks of this rank with their parameters filled, their names and the specifications of all that is traced."""
+    """The chunks of this rank, their parameters filled, their names and the specifications of what is traced."""
 
     def __init__(self, config: Config, layout: Layout, groups: Groups, bugs: Switches) -> None:
         layout.check(config)
@@ -544,7 +544,8 @@ class Stages:
         leaf = path.split(".")[-2:] if "." in path else [path]
         fused = (c.heads + 2 * c.kv_heads) * c.head_dim
         table: dict[tuple[str, ...], tuple[int, ...]] = {
-            ("embedding", "weight"): (c.vocab, c.width), ("head", "weight"): (c.vocab, c.width), ("head", "bias"): (c.vocab,),
+            ("embedding", "weight"): (c.vocab, c.width), ("head", "weight"): (c.vocab, c.width),
+            ("head", "bias"): (c.vocab,),
             ("qkv", "weight"): (fused, c.width), ("qkv", "bias"): (fused,), ("proj", "weight"): (c.width, c.width),
             ("fc1", "weight"): (2 * c.ffn, c.width), ("fc1", "bias"): (2 * c.ffn,), ("fc2", "weight"): (c.width, c.ffn),
             ("core", "sink"): (c.heads,), ("router", "weight"): (c.experts, c.width),
@@ -616,7 +617,8 @@ class Stages:
             (r"^(in|gin)/loss/0", f"{plain} v[tp]"), (r"^(out|gout)/head/", f"{plain} v[tp]"),
             (r"^(out|gout)/loss/", plain),
             (r"^(out|gout)/.*attention\.qkv/", f"{plain} o[{blocks}]"), (rf"{act}.*rotary/[01]", f"{plain} n[tp] d"),
-            (r"^(in|gin)/.*attention\.core/", f"{plain} n[tp] d"), (r"^(out|gout)/.*attention\.core/", f"{plain} h[tp]"),
+            (r"^(in|gin)/.*attention\.core/", f"{plain} n[tp] d"),
+            (r"^(out|gout)/.*attention\.core/", f"{plain} h[tp]"),
             (r"^(in|gin)/.*attention\.proj/", f"{plain} h[tp]"), (r"^(out|gout)/.*mlp\.fc1/", f"{plain} o[{fc1}]"),
             (rf"{act}.*mlp\.drop/", f"{plain} h[tp]"), (r"^(in|gin)/.*mlp\.fc2/", f"{plain} h[tp]"),
             (r"^(out|gout)/.*mlp\.router/0", f"{sequence} k"), (r"^(out|gout)/.*mlp\.router/1", f"{sequence} k"),

@@ -117,11 +117,17 @@ def judge(bug: Bug, result: Result) -> tuple[bool, bool, bool]:
     return re.match(bug.first, place) is not None, first.category == bug.kind, first.kind in bug.diagnoses
 
 
+def case_key(config: Config, layout: Layout, bug: int = 0) -> str:
+    """Name of a case in a file of results."""
+    what = f"bug {bug}" if bug else "correct"
+    return f"{what} {layout} {config.dtype}{' moe' if config.experts else ''} seed {config.seed}"
+
+
 def run_case(
     config: Config, layout: Layout, references: References, *, bug: int = 0, pool: Pool | None = None
 ) -> Outcome:
     """One case, judged."""
-    key = f"{'bug ' + str(bug) if bug else 'correct'} {layout} {config.dtype}{' moe' if config.experts else ''} seed {config.seed}"
+    key = case_key(config, layout, bug)
     started = time.perf_counter()
     try:
         reference, tolerance = references.get(config)
@@ -154,19 +160,25 @@ def grid(
     *, seeds: Iterable[int] = range(3), dtypes: Iterable[str] = ("fp32", "bf16", "fp8")
 ) -> list[tuple[Config, Layout]]:
     """Correct configurations: every axis, pairs and triples of them, in three precisions and three seeds."""
-    dense: list[tuple[Layout, dict[str, Any]]] = [
-        (Layout(tp=2), {}), (Layout(tp=2, sp=True), {}), (Layout(tp=4, sp=True), {"kv_heads": 4}),
-        (Layout(dp=2, zero=True), {}), (Layout(cp=2), {}), (Layout(cp=4), {}), (Layout(pp=2), {}),
-        (Layout(pp=2, vpp=2), {"tied": True}), (Layout(tp=2, recompute="layer"), {}),
-        (Layout(tp=2, dp=2, zero=True, sp=True), {}), (Layout(tp=2, cp=2), {"sinks": True}),
-        (Layout(pp=2, tp=2, sp=True), {"tied": True, "vocab": 509}), (Layout(cp=2, cp_kind="gather"), {"smoothing": 0.1}),
-        (Layout(dp=2, cp=2, zero=True), {"dropout": 0.1}), (Layout(tp=2, sp=True), MOE), (Layout(dp=2, ep=2), MOE),
-        (Layout(dp=2, fsdp=True), {}),
+    # three networks, so that many layouts share a reference: plain; with all that is optional; with experts
+    rich = {"tied": True, "sinks": True, "smoothing": 0.1, "dropout": 0.1, "vocab": 509}
+    layouts: list[tuple[Layout, dict[str, Any]]] = [
+        *((layout, {"kv_heads": 4}) for layout in (
+            Layout(tp=2), Layout(tp=2, sp=True), Layout(tp=4, sp=True), Layout(dp=2, zero=True), Layout(cp=2),
+            Layout(cp=4), Layout(pp=2), Layout(tp=2, recompute="layer"), Layout(tp=2, dp=2, zero=True, sp=True),
+            Layout(dp=2, fsdp=True),
+        )),
+        *((layout, rich) for layout in (
+            Layout(pp=2, vpp=2), Layout(tp=2, cp=2), Layout(pp=2, tp=2, sp=True), Layout(dp=2, cp=2, zero=True),
+            Layout(cp=2, cp_kind="gather"),
+        )),
+        *((layout, MOE) for layout in (Layout(tp=2, sp=True), Layout(dp=2, ep=2), Layout(tp=2, dp=2, ep=2, sp=True))),
     ]  # fmt: skip
+    base = {"width": 64, "ffn": 128, "seq": 32}
     cases = []
     for dtype in dtypes:
         for seed in seeds:
-            cases += [(Config(dtype=dtype, seed=seed, **changes), layout) for layout, changes in dense]
+            cases += [(Config(dtype=dtype, seed=seed, **{**base, **changes}), layout) for layout, changes in layouts]
     # those of one configuration follow each other and share its reference
     places = {config: i for i, (config, _) in reversed(list(enumerate(cases)))}
     cases.sort(key=lambda case: places[case[0]])
@@ -205,7 +217,7 @@ def run_bugs(
         for number in chosen:
             bug = BUGS[number]
             config = bug.settings(seed=seed)
-            key = f"bug {number} {bug.layout} {config.dtype}{' moe' if config.experts else ''} seed {config.seed}"
+            key = case_key(config, bug.layout, number)
             outcome = known.get(key)
             if outcome is None:
                 outcome = run_case(config, bug.layout, references, bug=number, pool=pool)
@@ -214,7 +226,8 @@ def run_bugs(
             words = "located" if outcome.module else "found elsewhere" if outcome.found else "missed"
             kind = ", kind right" if outcome.kind else ", kind wrong" if outcome.found else ""
             echo(
-                f"bug {number:2d} {words}{kind}: {outcome.first or outcome.error} {outcome.said} ({outcome.seconds:.1f} s)"
+                f"bug {number:2d} {words}{kind}: {outcome.first or outcome.error} {outcome.said} "
+                f"({outcome.seconds:.1f} s)"
             )
     n = len(outcomes)
     located, kinds, said = (sum(getattr(o, k) for o in outcomes) for k in ("module", "kind", "diagnosis"))
@@ -239,7 +252,7 @@ def run_grid(
             if before is not None and before != config:
                 references.forget()
             before = config
-            key = f"correct {layout} {config.dtype}{' moe' if config.experts else ''} seed {config.seed}"
+            key = case_key(config, layout)
             outcome = known.get(key)
             if outcome is None and limit is not None and fresh >= limit:
                 continue

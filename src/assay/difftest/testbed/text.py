@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from functools import lru_cache
 
@@ -30,7 +31,7 @@ def text_tokens(vocab: int, limit: int = 200_000) -> np.ndarray:
     from pydoc_data.topics import topics
 
     raw = "\n".join(topics[k] for k in sorted(topics)).encode("ascii", "ignore")[:limit]
-    pairs = Counter(zip(raw, raw[1:]))
+    pairs = Counter(itertools.pairwise(raw))
     ids = {
         pair: 128 + i for i, (pair, _) in enumerate(sorted(pairs.items(), key=lambda p: (-p[1], p[0]))[: vocab - 128])
     }

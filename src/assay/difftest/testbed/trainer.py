@@ -192,7 +192,7 @@ class Trainer:
     def _reduce(self) -> list[Tensor]:
         """Reduce the buckets; the buffers, or under ZeRO this rank's shards of them."""
         shards = []
-        for number, bucket in enumerate(self.buckets):
+        for _number, bucket in enumerate(self.buckets):
             group = self.groups[bucket.group]
             if bucket.size > 1:
                 if self.bugs.on(24) and "unused" in bucket.parameters:
@@ -386,6 +386,8 @@ class FsdpTrainer:
     def specs(self) -> list[tuple[str, str]]:
         """Activations are cut along the batch; parameters say it themselves."""
         return [
-            (r"^in/embedding/0$|^in/loss/1$|^(out|gout)/loss/|^in/.*rotary/2", "b[dp] s"), (r"^(in|gin)/loss/0", "b[dp] s v"),
-            (r"^(in|out|gin|gout)/.*rotary/[01]|^(in|gin)/.*core/[012]", "b[dp] s n d"), (r"^loss/", "{dp:sum}"), (r"^(in|out|gin|gout)/", "b[dp] s h"),
+            (r"^in/embedding/0$|^in/loss/1$|^(out|gout)/loss/|^in/.*rotary/2", "b[dp] s"),
+            (r"^(in|gin)/loss/0", "b[dp] s v"),
+            (r"^(in|out|gin|gout)/.*rotary/[01]|^(in|gin)/.*core/[012]", "b[dp] s n d"),
+            (r"^loss/", "{dp:sum}"), (r"^(in|out|gin|gout)/", "b[dp] s h"),
         ]  # fmt: skip
