@@ -184,6 +184,17 @@ def test_attention_equals_dense_attention():
     assert torch.equal(layer(source, target, edges)[2], torch.zeros(4))
 
 
+def test_orcdf_starts_at_the_mean_and_does_not_saturate(made):
+    """Off centre its embeddings ran to hundreds: mastery exactly 0 or 1, and ties flattered the agreement."""
+    model = ORCDF(stopping="fixed(12)").fit(made.data)
+    base = made.data.correct.mean()
+    entropy = -(base * np.log(base) + (1 - base) * np.log1p(-base))
+    contrast = 2 * model.weight * np.log(200)
+    assert model.history_[0, 0] < entropy + contrast + 0.05
+    assert np.abs(model.states_[:, :3]).max() < 20
+    assert all(len(np.unique(model.mastery_[:, k])) > 190 for k in range(3))
+
+
 def test_sparse_propagation_equals_dense():
     made = simulate_platform(20, 8, 2, density=0.8, seed=0)
     model = ORCDF()

@@ -17,6 +17,7 @@ from assay.diagnosis.responses import ResponseData
 
 HEADS = ("ncdm", "kancd", "mirt")
 CONTRAST_NODES = 1024
+CENTRE_ON = 4096  # answers
 
 
 class _Graph:
@@ -127,7 +128,7 @@ class ORCDF(NeuralModel):
         scale: float = 10.0,
         positive: str = "abs",
         epochs: int = 100,
-        lr: float = 0.01,
+        lr: float = 0.003,
         batch_size: int | None = None,
         weight_decay: float = 0.0,
         stopping: str = "valid_logloss",
@@ -171,6 +172,22 @@ class ORCDF(NeuralModel):
         similarity = F.normalize(a[at], dim=1) @ F.normalize(b[at], dim=1).T / self.temperature
         return F.cross_entropy(similarity, torch.arange(len(at), device=a.device))
 
+    @torch.no_grad()
+    def _centre(self, network: _Network, right: _Graph, wrong: _Graph, student: Tensor, item: Tensor) -> None:
+        """Shift the last bias so that the first predictions are right on average.
+
+        Non-negative layers start far above that. Embeddings shared by all nodes would pay for it: within a few steps
+        they run to hundreds, where every mastery is exactly 0 or 1 [our design].
+        """
+        if not isinstance(network.head, NCDMHead):
+            return
+        states, difficulty = network.project(network.propagate(right, wrong))
+        network.head.eval()
+        logits = network.head(states[student], item, {"difficulty": difficulty})
+        bias = network.head.layers.layers[-1].bias
+        assert isinstance(bias, Tensor)
+        bias += float(np.log(self.mean_ / (1 - self.mean_))) - logits.mean()
+
     def _fit(self, data: ResponseData, valid: ResponseData | None) -> None:
         fit, valid = self._with_validation(data, valid)
         if not (0 <= self.flip < 1 and 0 < self.keep <= 1 and self.temperature > 0 and self.layers >= 1):
@@ -184,6 +201,7 @@ class ORCDF(NeuralModel):
             head.items["difficulty"].requires_grad_(False)  # replaced by the nodes
             student, item, y = self._tensors(fit)
             right, wrong = self._graphs(fit, y == 1)
+            self._centre(network, right, wrong, student[:CENTRE_ON], item[:CENTRE_ON])
             views: list[tuple[_Graph, _Graph]] = []
 
             def before_epoch() -> None:
