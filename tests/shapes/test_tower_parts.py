@@ -236,6 +236,16 @@ def test_floors_hold_for_the_best_of_three_lenses():
     assert floors.mean() > single.mean()
 
 
+@pytest.mark.parametrize("few", [11, 14, 20, 35])
+def test_a_component_of_few_cells_has_a_skeleton_too(few):
+    rng = np.random.default_rng(few)
+    line = np.linspace(0, 5, 300)[:, None] * [1, 0, 0] + rng.normal(size=(300, 3)) * 0.05
+    group = rng.normal([40, 0, 0], 0.3, size=(few, 3))
+    tower = fit(np.concatenate([line, group]), n_neighbors=8, scale=None)
+    assert tower.skeleton_.betti()[0] == 2
+    assert (tower.component_[300:] == 1).all()
+
+
 def test_the_table_of_floors_covers_its_grid():
     for table in FLOORS.values():
         assert np.array(table).shape == (len(SIZES), len(RANKS), 2)

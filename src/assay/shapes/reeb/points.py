@@ -269,7 +269,7 @@ def find_components(
         if points.weights[index].sum() < least_mass or len(index) < 3:
             continue
         component = diffusion_component(points, index, n_components, t, random_state, distance=distance, cache=cache)
-        sides = near_disconnection(points, component, total)
+        sides = near_disconnection(points, component, total, least_mass)
         if sides is None:
             found.append(component)
         else:
@@ -284,7 +284,7 @@ def _connected(points: Points, index: NDArray[np.int64]) -> list[NDArray[np.int6
 
 
 def near_disconnection(
-    points: Points, component: Component, total: float
+    points: Points, component: Component, total: float, least_mass: float = 0.0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """The two sides of a near-disconnection, or None."""
     values = component.diffusion.eigenvalues
@@ -292,7 +292,7 @@ def near_disconnection(
         return None
     side = component.diffusion.vectors[:, 1] > 0
     shares = [float(component.weights[s].sum()) / total for s in (side, ~side)]
-    if min(shares) < SPLIT_SHARE:
+    if min(shares) < max(SPLIT_SHARE, least_mass / total):
         return None
     index = component.points
     edges = sparse.triu(points.adjacency[index][:, index], 1).tocoo()

@@ -179,7 +179,8 @@ def level_graph(
     """The graph at one epsilon.
 
     A component lighter than ``least_mass`` cells is left out unless it bridges: shares cells with two components of
-    neighbouring slabs. So a sparse stretch does not break an arc, and a stray cell is no node.
+    neighbouring slabs. So a sparse stretch does not break an arc, and a stray cell is no node. Where nothing is heavy
+    enough, everything stays.
     """
     n = len(lens)
     slab_of: list[int] = []
@@ -212,6 +213,8 @@ def level_graph(
     mass = np.bincount(node, weights[order], minlength=len(members))
     bridges = np.bincount(pairs.ravel(), minlength=len(members)) >= 2
     kept = np.flatnonzero((mass >= least_mass) | bridges)
+    if not len(kept):  # a component so small that no slab has enough of it
+        kept = np.arange(len(members))
     number = np.full(len(members), -1)
     number[kept] = np.arange(len(kept))
     pairs = number[pairs]
