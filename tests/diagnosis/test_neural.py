@@ -54,7 +54,8 @@ def test_models_learn_what_the_platform_does(name, made):
     from assay.diagnosis.metrics import auc
 
     split = made.data.split("student", 0)
-    model = model_class(name)(lr=0.02, epochs=30).fit(split.train, split.valid)
+    settings = {"epochs": 40} if name == "ORCDF" else {"lr": 0.02, "epochs": 30}
+    model = model_class(name)(**settings).fit(split.train, split.valid)
     assert auc(split.test.correct, model.predict_proba(split.test.student, split.test.item)) > 0.72
     truth = np.mean([auc((made.alpha[:, k] > 0.5).astype(int), model.mastery_[:, k].astype(float)) for k in range(3)])
     assert truth > 0.72
