@@ -4,8 +4,8 @@
 
 One GPT of 4 layers and width 256, batch 4 x 128, one thread; every mode runs in this process on the same steps, turn by
 turn, medians. A traced step stands among four plain ones: its cost is that of the five less four plain ones, so that
-the writer's work in the background counts. DebugMode hashes the output of every operation, as its user would have it for a
-comparison. The comparison is timed on pairs of FP32 tensors (bytes of one side).
+the writer's work in the background counts. DebugMode hashes the output of every operation, as its user would have it
+for a comparison. The comparison is timed on pairs of FP32 tensors (bytes of one side).
 """
 
 from __future__ import annotations

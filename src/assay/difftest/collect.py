@@ -187,6 +187,7 @@ class Tracer:
         self._storages: dict[tuple[Any, ...], tuple[Any, Tensor, str]] = {}
         self._accumulated: dict[int, int] = {}
         self._stepped = False
+        self._places: dict[Any, tuple[tuple[int, ...], Index]] = {}
         self._spec_cache: dict[tuple[str, str, str], ShardSpec | None] = {}
 
     # --- names ---------------------------------------------------------------------------------------------------
@@ -438,8 +439,10 @@ class Tracer:
 
     def _replacement(self, name: Name, tensor: Tensor) -> Tensor | None:
         """The reference's value of an input or gradient, cut for this rank."""
+        if self._replace is None:
+            return None
         text = str(name.first_pass())
-        if self._replace is None or text not in self._known or not tensor.is_floating_point():
+        if text not in self._known or not tensor.is_floating_point():
             return None
         spec = self._spec(name, tensor) or ShardSpec()
         value = spec.cut(self._replace.tensor(text), self.coords)
@@ -620,10 +623,15 @@ class Tracer:
             copy, ready = _host_copy(local)
             self._writer.put(entry, copy, ready)  # type: ignore[union-attr]
             return
-        shape = entry.full or spec.full_shape(entry.shape, self.coords)
-        entry.full = shape
-        index = spec.index(shape, self.coords)
-        if entry.level == "digest":
+        key = (spec, entry.full, entry.shape)
+        if key not in self._places:
+            shape = entry.full or spec.full_shape(entry.shape, self.coords)
+            self._places[key] = (shape, spec.index(shape, self.coords))
+        entry.full, index = self._places[key]
+        if entry.level == "digest" and local.device.type == "cpu":
+            copy = local.clone(memory_format=torch.contiguous_format)
+            self._writer.put(entry, copy, digest_of=index)  # type: ignore[union-attr]
+        elif entry.level == "digest":
             made = digest(local, index)
             entry.stats = made.stats()
             self._writer.put(entry, made.sketch)  # type: ignore[union-attr]

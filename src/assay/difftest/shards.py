@@ -151,6 +151,9 @@ class ShardSpec:
         return _parsed(text)
 
     def __str__(self) -> str:
+        return _text(self)
+
+    def _written(self) -> str:
         flat = [(axis, p) for axis, p in self.placements if isinstance(p, Flat)]
         ndim = max([getattr(p, "dim", -1) for _, p in self.placements] + [len(self.dims) - 1]) + 1
         names = list(self.dims) or [f"d{i}" for i in range(ndim)]
@@ -214,6 +217,11 @@ class ShardSpec:
             else:
                 shape[placement.dim] *= size
         return tuple(shape)
+
+
+@lru_cache(maxsize=4096)
+def _text(spec: ShardSpec) -> str:
+    return spec._written()
 
 
 def _cut_text(axis: str, p: Any) -> str:

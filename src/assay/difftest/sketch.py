@@ -14,6 +14,7 @@ The larger of the two estimates counts.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -186,7 +187,15 @@ def _strided(which: int, index: Index) -> _Strided:
     return made
 
 
-_scratch: dict[torch.device, Tensor] = {}
+_local = threading.local()
+
+
+def _scratch(device: torch.device) -> Tensor:
+    """Room for one piece, of this thread."""
+    held: dict[torch.device, Tensor] = _local.__dict__.setdefault("held", {})
+    if device not in held:
+        held[device] = torch.empty(_PIECE, dtype=torch.float64, device=device)
+    return held[device]
 
 
 def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Digest:
@@ -231,8 +240,7 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
         flat = flat.float()
     start, runs = _contiguous(index)
     box = _Accumulator(seed, flat.device)
-    if flat.device not in _scratch:
-        _scratch[flat.device] = torch.empty(_PIECE, dtype=torch.float64, device=flat.device)
+    scratch = _scratch(flat.device)
     square = total = 0.0
     low, high = float("inf"), float("-inf")
     strided = None if runs else _strided(seed, index)
@@ -244,7 +252,7 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
         if not (math.isfinite(a) and math.isfinite(b)):
             low, high = float("nan"), float("nan")
             break
-        wide = _scratch[flat.device][: piece.numel()].copy_(piece)
+        wide = scratch[: piece.numel()].copy_(piece)
         square += float(torch.dot(wide, wide))
         total += float(wide.sum())
         if strided is None:

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from assay.difftest.errors import DiffTestError, TraceCorrupt
 from assay.difftest.names import Name
-from assay.difftest.shards import Merged, Piece, Problem, ShardSpec, merge
-from assay.difftest.sketch import Digest
+from assay.difftest.shards import Index, Merged, Piece, Problem, ShardSpec, merge
+from assay.difftest.sketch import Digest, digest
 
 FORMAT = 1
 PART_BYTES = 64 << 20
@@ -90,8 +90,11 @@ class Writer:
         self._number = 0
         self._thread: threading.Thread | None = None
 
-    def put(self, entry: Entry, tensor: Tensor, ready: Any = None) -> None:
-        """Queue a tensor that nobody else will change. ``ready`` is a CUDA event to wait for."""
+    def put(self, entry: Entry, tensor: Tensor, ready: Any = None, *, digest_of: Index | None = None) -> None:
+        """Queue a tensor that nobody else will change.
+
+        ``ready`` is a CUDA event to wait for. With ``digest_of`` the digest is made here, behind the computation.
+        """
         self._raise()
         size = tensor.numel() * tensor.element_size()
         with self._room:
@@ -104,7 +107,7 @@ class Writer:
             self._thread = threading.Thread(target=self._work, name="assay-trace", daemon=True)
             self._thread.start()
         # handed over in batches: a hand-over wakes the other thread, which costs more than a small copy
-        self._batch.append((entry, tensor, ready, size))
+        self._batch.append((entry, tensor, ready, size, digest_of))
         self._batched += size
         if self._batched >= BATCH_BYTES:
             self._hand_over()
@@ -174,17 +177,25 @@ class Writer:
                     self._number = 0
                     index()
                     continue
-                for entry, tensor, ready, size in item:
-                    self._take(entry, tensor, ready, size)
+                for entry, tensor, ready, size, index_of in item:
+                    self._take(entry, tensor, ready, size, index_of)
+                item = None
             except BaseException as error:
                 self._error = error
                 with self._room:
                     self._room.notify_all()
                 return
 
-    def _take(self, entry: Entry, tensor: Tensor, ready: Any, size: int) -> None:
+    def _take(self, entry: Entry, tensor: Tensor, ready: Any, size: int, index_of: Index | None) -> None:
         if ready is not None:
             ready.synchronize()
+        if index_of is not None:
+            made = digest(tensor, index_of)
+            entry.stats, tensor = made.stats(), made.sketch
+            with self._room:
+                self._waiting -= size
+                self._room.notify_all()
+            size = 0
         step = Name.parse(entry.name).step
         key = entry.name + ("" if entry.level == "full" else f"@{entry.level}")
         entry.file = f"{self._stem(step)}-{self._number}.safetensors"
