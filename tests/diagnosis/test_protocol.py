@@ -89,6 +89,16 @@ def test_one_ability_is_not_specific_and_skills_are(made):
     assert m.doa_gain(made.alpha, one.theta_, split.test) > 0.05
 
 
+def test_classification_against_the_truth(made):
+    split = made.data.split("student", 0)
+    model = GDINA("DINA").fit(split.train)
+    found = evaluate(model, split, ["classification_accuracy", "classification_kappa"], alpha=made.alpha)
+    values = found.set_index("metric")["value"]
+    said, true = model.mastery_ > 0.5, made.alpha > 0.5
+    assert values["classification_accuracy"] == pytest.approx((said == true).mean())
+    assert values["classification_kappa"] == pytest.approx(sk.cohen_kappa_score(said.ravel(), true.ravel()))
+
+
 def test_properties_of_mastery(made):
     rng = np.random.default_rng(0)
     f = rng.random((50, 3))
@@ -325,7 +335,7 @@ def test_benchmark_runs_and_checks(tmp_path):
     assert len({record.notes["split"] for record in records.values()}) == 1
     assert check_method(benchmark, benchmark.get_method("kcaccuracy"), task="lsat7").passed
     assert benchmark.applicable(benchmark.get_task("made-dina"), benchmark.get_method("gdina")) is None
-    for task in ("made-hierarchy", "made-new-students"):
+    for task in ("made-hierarchy", "made-new-students", "made-new-items"):
         ok = benchmark.run([task], ["irt"], [0], store=tmp_path, progress=False)
         assert [r.status for r in ok.records] == ["ok"]
 

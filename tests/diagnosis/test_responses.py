@@ -131,6 +131,8 @@ def test_formats_of_public_logs(tmp_path):
 
     (tmp_path / "data.txt").write_text("1 0.5\n0 1\n")
     (tmp_path / "q.txt").write_text("1 0\n0 1\n")
+    (tmp_path / "problemdesc.txt").write_text("No.\tType\tFull Score\n1\tObj\t4\n2\tSub\t12\n")
+    assert r.read_math_folder(tmp_path).notes["kinds"] == ["Obj", "Sub"]
     assert r.read_math_folder(tmp_path).correct.tolist() == [1, 0, 0, 1]
 
     (tmp_path / "response.csv").write_text("0,0,1\n0,1,0\n1,0,0\n1,0,1\n")

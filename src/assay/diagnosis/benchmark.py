@@ -168,6 +168,8 @@ _TITLES = {
     "kc_specificity": "skill specificity",
     "mastery_vs_heldout": "mastery against held-out accuracy",
     "mastery_auc_truth": "AUC against true mastery",
+    "classification_accuracy": "accuracy against true mastery",
+    "classification_kappa": "kappa against true mastery",
     "difficulty_tau": "difficulty against ratings, tau",
     "difficulty_accuracy": "difficulty against ratings, pairs",
 }
@@ -188,6 +190,8 @@ _ORDER = (
     "doa_all",
     "mastery_vs_heldout",
     "mastery_auc_truth",
+    "classification_accuracy",
+    "classification_kappa",
     "difficulty_tau",
     "difficulty_accuracy",
     "monotonicity_violations",
@@ -271,6 +275,11 @@ _platforms: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "made-new-students",
         "Simulated platform, new students",
         {"S": 600, "J": 40, "K": 5, "density": 0.5, "scheme": "new_students"},
+    ),
+    (
+        "made-new-items",
+        "Simulated platform, new items",
+        {"S": 600, "J": 40, "K": 5, "density": 0.5, "scheme": "new_items"},
     ),
 )
 for _name, _title, _params in _platforms:

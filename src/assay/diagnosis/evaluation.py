@@ -21,6 +21,7 @@ from assay.diagnosis.metrics import (
     doa_gain,
     doa_pooled,
     identifiability,
+    kappa,
     kc_auc,
     kc_specificity,
     log_loss,
@@ -53,7 +54,7 @@ DIAGNOSIS = (
 )
 COSTLY = ("kc_reliability",)
 DIFFICULTY = ("difficulty_tau", "difficulty_accuracy")
-TRUTH = ("mastery_auc_truth",)
+TRUTH = ("mastery_auc_truth", "classification_accuracy", "classification_kappa")
 METRICS = (*PREDICTION, *DIAGNOSIS, *COSTLY, *DIFFICULTY, *TRUTH)
 
 _references: dict[str, NDArray[np.float64]] = {}
@@ -148,6 +149,10 @@ def figures(
         out |= {"difficulty_tau": found["kendall_tau"], "difficulty_accuracy": found["pairwise_accuracy"]}
     if alpha is not None and mastery is not None and "mastery_auc_truth" in names:
         out["mastery_auc_truth"] = _against_truth(mastery, alpha)
+    if alpha is not None and mastery is not None and np.isin(alpha, (0, 1)).all():
+        found = kappa(mastery > 0.5, alpha > 0.5)
+        named = {"classification_accuracy": found["accuracy"], "classification_kappa": found["kappa"]}
+        out.update({name: value for name, value in named.items() if name in names})
     return out
 
 

@@ -142,7 +142,11 @@ def read_junyi_ratings(folder: str | Path, data: ResponseData) -> list[tuple[int
 
 
 def read_math_folder(folder: str | Path, *, threshold: float = 1.0) -> ResponseData:
-    """Math1, Math2 or FrcSub: ``data.txt`` (points in [0, 1], students in rows), ``q.txt``, ``qnames.txt``."""
+    """Math1, Math2 or FrcSub: ``data.txt`` (points in [0, 1], students in rows), ``q.txt``, ``qnames.txt``.
+
+    Where ``problemdesc.txt`` says which items are objective and which are worked out in writing (``Obj``, ``Sub``),
+    ``notes["kinds"]`` holds it: points of the latter are shares, and ``threshold`` decides on them.
+    """
     table = np.loadtxt(_in(folder, "data.txt"))
     q = np.loadtxt(_in(folder, "q.txt"), ndmin=2)
     names: list[str] = []
@@ -150,7 +154,15 @@ def read_math_folder(folder: str | Path, *, threshold: float = 1.0) -> ResponseD
         lines = (Path(folder) / "qnames.txt").read_text(encoding="utf-8", errors="replace").splitlines()
         names = [line.split("\t")[-1].strip() for line in lines if line.strip()]
     names = names[-q.shape[1] :] if len(names) >= q.shape[1] else []
-    return from_matrix((table >= threshold).astype(float), q, kc_names=names or None)
+    data = from_matrix((table >= threshold).astype(float), q, kc_names=names or None)
+    described = Path(folder) / "problemdesc.txt"
+    if described.is_file():
+        words = [line.split() for line in described.read_text(encoding="utf-8", errors="replace").splitlines()]
+        kinds = [next((w for w in row if w in ("Obj", "Sub")), None) for row in words]
+        kinds = [kind for kind in kinds if kind]
+        if len(kinds) == data.n_items:
+            data = replace(data, notes={**data.notes, "kinds": kinds})
+    return data
 
 
 def read_inscd_folder(folder: str | Path) -> ResponseData:
