@@ -132,8 +132,8 @@ print(json.dumps(out))
 
 @pytest.mark.slow
 def test_check_11_probabilities_and_rewards_of_gfnx():
-    """Same scores, same actions: gfnx's masks, moves and rewards give log P_F, log P_B and log R to 1e-5 (relative where
-    they are larger than 1)."""
+    """Same scores, same actions: gfnx's masks, moves and rewards give log P_F, log P_B and log R to 1e-5 (relative
+    where they are larger than 1)."""
     found = ask("gfnx", GFNX)
     assert set(found) == {"hypergrid", "bits", "ising", "dag"}
     for name, values in found.items():

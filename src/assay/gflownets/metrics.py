@@ -239,7 +239,10 @@ def top_k(
 
 
 def modes_found(
-    objects: Sequence[Any], modes: Sequence[Any], threshold: float = 0, distance: Callable[[Any, Any], float] = hamming
+    objects: Sequence[Any],
+    modes: Sequence[Any],
+    threshold: float | int = 0,
+    distance: Callable[[Any, Any], float] = hamming,
 ) -> Figure:
     """How many of the known modes have a sample within the threshold; each counts once, however often it was hit."""
     seen = list(dict.fromkeys(objects))
@@ -253,8 +256,8 @@ def modes_found(
 def distinct_modes(
     objects: Sequence[Any],
     log_r: Float[np.ndarray, " n"],
-    least: float,
-    separation: float,
+    least: float | int,
+    separation: float | int,
     distance: Callable[[Any, Any], float] = hamming,
 ) -> list[Any]:
     """Objects with log reward of at least ``least`` that lie more than ``separation`` from every better one taken

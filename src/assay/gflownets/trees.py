@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Integer
 
 from assay.gflownets.errors import BadAlignment, DuplicateTaxa, GFlowNetError
 
@@ -40,7 +40,7 @@ class Alignment(NamedTuple):
     """Taxa and their Fitch sets (bits A 1, C 2, G 4, T 8, gap 16)."""
 
     names: tuple[str, ...]
-    sets: Int[np.ndarray, "taxa sites"]
+    sets: Integer[np.ndarray, "taxa sites"]
 
 
 def read_alignment(path: str | Path, *, gaps: str = "state") -> Alignment:
@@ -214,7 +214,7 @@ def robinson_foulds(a: str, b: str, names: Sequence[str]) -> int:
     return len(splits(a, names) ^ splits(b, names))
 
 
-def parsimony(sets: Int[np.ndarray, "taxa sites"], merges: Sequence[tuple[int, int]]) -> int:
+def parsimony(sets: Integer[np.ndarray, "taxa sites"], merges: Sequence[tuple[int, int]]) -> int:
     """Mutations of a tree given as merges of slots (Fitch 1971)."""
     slot = dict(enumerate(np.asarray(sets)))
     total = 0
@@ -226,7 +226,7 @@ def parsimony(sets: Int[np.ndarray, "taxa sites"], merges: Sequence[tuple[int, i
 
 
 def greedy_parsimony(
-    sets: Int[np.ndarray, "taxa sites"], rng: np.random.Generator | None = None
+    sets: Integer[np.ndarray, "taxa sites"], rng: np.random.Generator | None = None
 ) -> tuple[int, list[tuple[int, int]]]:
     """Join the cheapest pair again and again; ties by the generator, or the first pair.
 

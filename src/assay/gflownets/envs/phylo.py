@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from assay.gflownets.envs.base import Environment, ObsSpec
 from assay.gflownets.errors import GFlowNetError
@@ -44,7 +44,7 @@ class PhyloState(NamedTuple):
     root: Int[Array, " leaves"]
     left: Int[Array, " leaves"]
     right: Int[Array, " leaves"]
-    sets: Int[Array, "nodes patterns"]
+    sets: Integer[Array, "nodes patterns"]
     mutations: Int[Array, " leaves"]
     price: Int[Array, "leaves leaves"]
     sketch: Float[Array, "nodes width"]
@@ -71,7 +71,7 @@ class PhyloTree(Environment):
     whether a tree is there.
     """
 
-    leaves: Int[Array, "taxa patterns"]
+    leaves: Integer[Array, "taxa patterns"]
     projection: Float[Array, "bits width"]
     weights: Int[Array, " patterns"]
     n: int = eqx.field(static=True)
