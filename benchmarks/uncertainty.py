@@ -5,8 +5,7 @@ arrays.
 
 The rivals run in an environment of their own (build/peers/uncertainty on Python 3.13, made on the first call; or the
 interpreter named by ASSAY_PEER_PYTHON), which this script starts with itself and the arrays; the two sides take turns.
-One
-thread on either side. The last lines are ``uncertainty <what>: ratio <r> target <t> ok|short``; a ratio above 1 is
+One thread on either side. The last lines are ``uncertainty <what>: ratio <r> target <t> ok|short``; a ratio above 1 is
 faster.
 """
 
@@ -128,6 +127,33 @@ def rivals(folder: str) -> None:
 
         return timed(work)
 
+    def torchcp() -> dict[str, Any]:
+        """Sets of torchcp's scores, not randomised, at a threshold of ours: the masks as they come."""
+        import importlib.util
+        import types
+
+        # Its package pulls in graph and language models, and a sorting kernel for one loss; only its scores are needed.
+        found = importlib.util.find_spec("torchcp")
+        package, sorting = types.ModuleType("torchcp"), types.ModuleType("torchsort")
+        package.__path__ = list(found.submodule_search_locations)  # type: ignore[union-attr, arg-type]
+        sorting.soft_rank = sorting.soft_sort = None  # type: ignore[attr-defined]
+        sys.modules.update(torchcp=package, torchsort=sorting)
+        from torchcp.classification import score as scores
+
+        p, y, q = (torch.tensor(data[name][:2000]) for name in ("probs", "labels", "new"))
+        out: dict[str, Any] = {}
+        kinds = {
+            "lac": scores.LAC(score_type="identity"),
+            "aps": scores.APS(score_type="identity", randomized=False),
+            "raps": scores.RAPS(score_type="identity", randomized=False, penalty=0.1, kreg=0),
+            "saps": scores.SAPS(score_type="identity", randomized=False, weight=0.1),
+        }
+        for name, score in kinds.items():
+            own = score(p, y).numpy()
+            k = int(np.ceil((len(own) + 1) * 0.9 - 1e-9))
+            out[name] = (score(q).numpy() <= np.sort(own)[k - 1]).tolist()
+        return out
+
     def checks() -> dict[str, Any]:
         small = TorchProbabilityIntervalsCredalSet(
             lower_bounds=torch.tensor([[0.1, 0.2, 0.3]], dtype=torch.float64),
@@ -161,6 +187,7 @@ def rivals(folder: str) -> None:
         "crepes": crepes,
         "mapie": mapie,
         "checks": checks,
+        "torchcp": torchcp,
     }
     print("ready", flush=True)
     for line in sys.stdin:
@@ -176,16 +203,29 @@ def peer_python() -> Path:
         return Path(named)
     python = PEER / "bin" / "python"
     if not python.exists():
-        base = shutil.which("python3.13")
-        if base is None:
-            raise SystemExit(
-                "probly 0.9.1 needs Python 3.13: put python3.13 on the PATH, or name an interpreter with "
-                "ASSAY_PEER_PYTHON"
-            )
-        subprocess.run([base, "-m", "venv", str(PEER)], check=True)
+        subprocess.run([str(base_python()), "-m", "venv", str(PEER)], check=True)
         requirements = ROOT / "benchmarks" / "peers" / "uncertainty.txt"
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        try:
+            subprocess.run([*install, "-r", str(requirements)], check=True)
+            # One of its dependencies has to be compiled against torch and is not used by what is compared here.
+            subprocess.run([*install, "--no-deps", "torchcp==1.2.1"], check=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(PEER, ignore_errors=True)  # half an environment would be taken for a whole one
+            raise
     return python
+
+
+def base_python() -> Path:
+    """A Python 3.13: on the PATH, or among the versions of pyenv, whose shim answers only where it is selected."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which("python3.13"), *map(str, sorted(pyenv.glob("versions/3.13*/bin/python3.13")))]
+    for candidate in filter(None, found):
+        if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
+            return Path(candidate)
+    raise SystemExit(
+        "probly 0.9.1 needs Python 3.13: put python3.13 on the PATH, or name an interpreter with ASSAY_PEER_PYTHON"
+    )
 
 
 def main() -> None:
@@ -293,6 +333,12 @@ def main() -> None:
             }
         for name, value in theirs.items():
             print(f"  {name:52s} assay {ours[name]:.6f}   probly {value:.6f}")
+        theirs = ask("torchcp")
+        for name, mask in theirs.items():
+            options = {"lam": 0.1, "k_reg": 0} if name == "raps" else {"lam": 0.1} if name == "saps" else {}
+            fitted = SplitConformal(name, 0.1, randomized=False, **options).fit(probs[:2000], labels[:2000])
+            same = int((fitted.predict(new[:2000]).mask == np.array(mask)).all(1).sum())
+            print(f"  {name.upper():4s} sets equal to those of torchcp: {same} of 2000 rows")
         peer.stdin.close()
         peer.wait()
 
@@ -326,4 +372,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    rivals(sys.argv[2]) if sys.argv[1:2] == ["--rivals"] else main()
+    if sys.argv[1:2] == ["--rivals"]:
+        rivals(sys.argv[2])
+    else:
+        if sys.argv[1:2] == ["--rows"]:  # a trial of the script; its ratios mean nothing
+            ROWS, HULLS = int(sys.argv[2]), 50
+        main()

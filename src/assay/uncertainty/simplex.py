@@ -67,19 +67,16 @@ def as_probabilities(
     for low in range(0, len(flat), step):
         block = np.asarray(flat[low : low + step])
         sums = block @ ones
-        bad = ~np.isfinite(sums)
-        if block.min() < 0:
-            bad |= (block < 0).any(axis=1)
-        if renormalize:
-            bad |= sums <= 0
-        else:
-            bad |= np.abs(sums - 1) > limit
-        if bad.any():
+        off = np.abs(sums - 1)
+        worst = off.max(initial=0.0)  # NaN where a row is not finite
+        fine = sums.min(initial=np.inf) > 0 and np.isfinite(worst) if renormalize else worst <= limit
+        if not fine or block.min() < 0:
+            bad = ~np.isfinite(sums) | (block < 0).any(axis=1) | ((sums <= 0) if renormalize else (off > limit))
             at = int(np.flatnonzero(bad)[0])
             where = np.unravel_index(low + at, raw.shape[:-1]) if raw.ndim > 1 else (0,)
             row = int(where[0]) if len(where) == 1 else tuple(int(i) for i in where)
             _refuse(block[at], float(sums[at]), row, what)
-        exact = exact and not np.abs(sums - 1).max(initial=0.0) > 1e-12
+        exact = exact and not worst > 1e-12
     if exact:
         return raw
     if isinstance(raw, np.memmap):  # the normalised copy is a mapped file too, gone with the last array that uses it

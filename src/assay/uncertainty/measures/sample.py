@@ -116,8 +116,11 @@ def additive(p: Members, w: Weights, measure: str) -> Three:
 def entropy_three(p: Members, w: Weights, scratch: NDArray[np.float64] | None = None) -> Three:
     """The three entropies from one logarithm of the array, kept in ``scratch`` if that is given."""
     n, m, k = p.shape
-    logs = np.maximum(p, _TINY, out=None if scratch is None else scratch[:n])
-    np.log(logs, out=logs)
+    logs = np.empty_like(p) if scratch is None else scratch[:n]
+    if p.size and p.min() > 0:
+        np.log(p, out=logs)
+    else:
+        np.log(np.maximum(p, _TINY, out=logs), out=logs)
     if w is None:
         aleatoric = np.einsum("ij,ij->i", p.reshape(n, m * k), logs.reshape(n, m * k)) / -m
     elif w.ndim == 1:
