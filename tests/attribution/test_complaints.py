@@ -18,6 +18,7 @@ from assay.attribution import (
     TRAK,
     AttributionBenchmark,
     AttributionError,
+    BudgetExceeded,
     DataInf,
     FitSpec,
     FromCallable,
@@ -122,6 +123,9 @@ def test_opendataval_33_the_cost_is_known_before_the_run(small):
     assert cost.steps == 15 * 3  # 150 of 300 rows, batches of 64
     assert 0 < cost.seconds < 600
     assert farm.estimate_cost(small.data.X_train, small.data.y_train, n_models=20_000).seconds > 10 * cost.seconds
+    large = RetrainingFarm(small.make, small.spec, n_subsets=50_000, budget=1.0)
+    with pytest.raises(BudgetExceeded, match=r"training 50000 models would take about \d+ s, the budget is 1 s"):
+        large.run(small.data.X_train, small.data.y_train, small.data.X_test, small.data.y_test)
 
 
 def test_quanda_a_ranking_is_by_the_values_not_by_position():

@@ -20,6 +20,7 @@ from typing import Any
 
 from assay.attribution.errors import (
     AttributionError,
+    BudgetExceeded,
     CheckpointMismatch,
     ConstantOutput,
     ConstantOutputWarning,
@@ -71,7 +72,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
 _LAZY = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [
-    "AttributionError", "CheckpointMismatch", "ConstantOutput", "ConstantOutputWarning", "DataFormatError",
+    "AttributionError", "BudgetExceeded", "CheckpointMismatch", "ConstantOutput", "ConstantOutputWarning",
+    "DataFormatError",
     "LabelError",
     "NoEligibleSamples", "NonFiniteAttribution", "NotFitted", "ShapeMismatch", "UnsupportedModel", *_LAZY,
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Comparison:
     """
 
     results: Mapping[str, Mapping[str, MetricResult]]
+    _tests: dict[tuple[str, str, str], PairedTest] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def methods(self) -> list[str]:
@@ -54,26 +55,28 @@ class Comparison:
         return out
 
     def mean_rank(self) -> dict[str, float]:
-        """Mean rank over the metrics that all methods have, best first."""
-        ranks = self.ranks()
-        shared = [m for m in self.metrics if all(m in row for row in ranks.values())]
-        means = {
-            method: float(np.mean([row[m] for m in shared])) if shared else float("nan")
-            for method, row in ranks.items()
-        }
+        """Mean rank of each method over the metrics that it has, best first."""
+        means = {method: float(np.mean(list(row.values()))) for method, row in self.ranks().items() if row}
         return dict(sorted(means.items(), key=lambda item: item[1]))
 
+    def best(self, metric: str) -> list[str]:
+        """The methods with the best score of a metric (several where scores are equal)."""
+        ranks = {method: row[metric] for method, row in self.ranks().items() if metric in row}
+        return [method for method, rank in ranks.items() if rank == min(ranks.values())]
+
     def winners(self) -> dict[str, str]:
-        """The best method of each metric."""
-        ranks = self.ranks()
-        return {m: min((k for k in ranks if m in ranks[k]), key=lambda k: ranks[k][m]) for m in self.metrics}
+        """The best method of each metric (the first where scores are equal)."""
+        return {metric: self.best(metric)[0] for metric in self.metrics}
 
     def test(self, metric: str, first: str, second: str) -> PairedTest:
         """Paired bootstrap of two methods on the same test rows."""
         for method in (first, second):
             if metric not in self.results.get(method, {}):
                 raise AttributionError(f"{method!r} has no result for {metric!r}")
-        return paired_test(self.results[first][metric], self.results[second][metric])
+        key = (metric, first, second)
+        if key not in self._tests:
+            self._tests[key] = paired_test(self.results[first][metric], self.results[second][metric])
+        return self._tests[key]
 
     def indistinct(self, metric: str, level: float = 0.05) -> list[str]:
         """Methods that cannot be told apart from the best of a metric at this level (the best first)."""
@@ -83,7 +86,7 @@ class Comparison:
 
     def table(self, value: str = "score") -> str:
         """A Markdown table, methods by mean rank; ``value`` is score, normalized or ci."""
-        ranks, means = self.ranks(), self.mean_rank()
+        means, best = self.mean_rank(), {metric: self.best(metric) for metric in self.metrics}
         lines = [
             "| method | " + " | ".join(self.metrics) + " | mean rank |",
             "|---" * (len(self.metrics) + 2) + "|",
@@ -99,7 +102,7 @@ class Comparison:
                 text = f"{shown:.3f}"
                 if value == "ci":
                     text += f" [{result.ci[0]:.3f}, {result.ci[1]:.3f}]"
-                cells.append(f"**{text}**" if ranks[method][metric] == 1 else text)
+                cells.append(f"**{text}**" if method in best[metric] else text)
             lines.append(f"| {method} | " + " | ".join(cells) + f" | {means[method]:.1f} |")
         return "\n".join(lines)
 

@@ -43,5 +43,9 @@ class DataFormatError(AttributionError):
     """A file is not in the format that its reader expects; the message names the file and the place."""
 
 
+class BudgetExceeded(AttributionError):
+    """A run would take longer than it may; the message has the estimate and what makes it shorter."""
+
+
 class ConstantOutputWarning(UserWarning):
     """Test rows were dropped because a rank correlation is undefined on them; the result counts them."""

@@ -23,7 +23,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from assay.attribution.errors import AttributionError, CheckpointMismatch, ShapeMismatch, UnsupportedModel
+from assay.attribution.errors import (
+    AttributionError,
+    BudgetExceeded,
+    CheckpointMismatch,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from assay.attribution.fitting import FitSpec, MakeModel, as_tensors, batch_orders, content_hash, fit_one
 from assay.attribution.outputs import check_labels, default_target, predictions, target_rows
 from assay.attribution.stacked import Stack, cannot_stack, small_array, stacked_batches
@@ -154,6 +160,9 @@ class RetrainingFarm:
         Bytes that a chunk may take.
     engine : {"auto", "vmap", "loop"}
         "auto" takes vmap unless the model has layers that it cannot stack (batch normalisation, dropout).
+    budget : float, optional
+        Seconds that a run may take. Before it starts the time of the models that are not on file is estimated from a
+        few steps, and a run that would take longer is refused.
     vary_seed : bool
         Subset j of repeat r is trained with seed ``model_seed + r * m + j`` instead, so that models differ by
         initialisation too.
@@ -174,7 +183,7 @@ class RetrainingFarm:
         self, make_model: MakeModel, fit_spec: FitSpec | None = None, n_subsets: int = 100, alpha: float = 0.5,
         seed: int = 42, model_seed: int = 0, n_seeds: int = 1, folder: str | os.PathLike[str] | None = None,
         chunk: int | str = "auto", memory: int = 1 << 29, engine: str = "auto", vary_seed: bool = False,
-        device: str | torch.device = "cpu", keep_models: bool = False,
+        device: str | torch.device = "cpu", keep_models: bool = False, budget: float | None = None,
     ) -> None:  # fmt: skip
         if engine not in ("auto", "vmap", "loop"):
             raise AttributionError(f"engine is auto, vmap or loop, not {engine!r}")
@@ -185,7 +194,7 @@ class RetrainingFarm:
         self.model_seed, self.n_seeds, self.vary_seed = model_seed, n_seeds, vary_seed
         self.folder = None if folder is None else Path(folder)
         self.chunk, self.memory, self.engine, self.device = chunk, memory, engine, device
-        self.keep_models = keep_models
+        self.keep_models, self.budget = keep_models, budget
         self.states_: list[dict[str, Tensor]] = []
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -224,6 +233,7 @@ class RetrainingFarm:
         content = self._content(x, labels, xt, yt, chosen, target)
         folder = self._open(content)
         engine, size = self._plan(x, labels, xt, chosen)
+        self._afford(x, labels, chosen, folder, len(jobs))
         outputs = np.empty((len(jobs), len(xt)), dtype=np.float32)
         predicted: np.ndarray | None = None
         self.states_ = []
@@ -308,6 +318,17 @@ class RetrainingFarm:
             stack.step(x[index], labels[index], None, 0, steps)
         each = (time.perf_counter() - began) / 3
         return Cost(each * steps * models / size, self._bytes(x, labels) * size, models, steps)
+
+    def _afford(self, x: Tensor, y: Tensor, subsets: np.ndarray, folder: Path | None, jobs: int) -> None:
+        if self.budget is None:
+            return
+        done = sum(b - a for a, b in _on_file(folder))
+        seconds = self.estimate_cost(x, y, subsets=subsets).seconds * (jobs - done) / jobs
+        if seconds > self.budget:
+            raise BudgetExceeded(
+                f"training {jobs - done} models would take about {seconds:.0f} s, the budget is {self.budget:g} s; "
+                f"take fewer subsets or epochs, a smaller network, or a larger budget"
+            )
 
     def _jobs(self, m: int) -> list[tuple[int, int]]:
         """(subset, seed) of each model."""
@@ -419,7 +440,7 @@ class RetrainingFarm:
     @staticmethod
     def _chunks(folder: Path | None, jobs: int, size: int) -> Iterator[tuple[int, int]]:
         """Ranges to train or load: those on file as they are, and what lies between in pieces of ``size``."""
-        done = sorted(tuple(map(int, p.stem.split("_")[1:])) for p in folder.glob("chunk_*_*.npz")) if folder else []
+        done = _on_file(folder)
         at = 0
         while at < jobs:
             upcoming = next(((a, b) for a, b in done if a >= at), (jobs, jobs))
@@ -444,6 +465,14 @@ def _checked(subsets: Any, n: int) -> np.ndarray:
     if len(empty):
         raise ShapeMismatch(f"subset {empty[0]} has no row")
     return array
+
+
+def _on_file(folder: Path | None) -> list[tuple[int, int]]:
+    """Ranges of models whose chunk is on file."""
+    if folder is None:
+        return []
+    names = (p.stem.split("_")[1:] for p in folder.glob("chunk_*_*.npz"))
+    return sorted((int(a), int(b)) for a, b in names)
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:

@@ -37,7 +37,7 @@ def plot_comparison(found: Comparison, *, ax: Any = None, value: str = "normaliz
     if ax is None:
         ax = Figure(figsize=(1.1 * len(metrics) + 2.2, 0.42 * len(methods) + 1.4), layout="constrained").subplots()
     image = ax.imshow(table, cmap="PuOr", vmin=-1, vmax=1, aspect="auto")
-    ranks = found.ranks()
+    best = {metric: found.best(metric) for metric in metrics}
     for i, method in enumerate(methods):
         for j, metric in enumerate(metrics):
             if np.isfinite(table[i, j]):
@@ -45,7 +45,7 @@ def plot_comparison(found: Comparison, *, ax: Any = None, value: str = "normaliz
                 ax.text(
                     j, i, f"{table[i, j]:.2f}", ha="center", va="center", color="white" if dark else "black", size=9
                 )
-            if ranks[method].get(metric) == 1:
+            if method in best[metric]:
                 ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, lw=2))
     ax.set_xticks(range(len(metrics)), [m.replace("_", " ") for m in metrics], rotation=35, ha="right")
     ax.set_yticks(range(len(methods)), methods)

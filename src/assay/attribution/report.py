@@ -142,7 +142,8 @@ def write_report(
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     write_whole(root / "results.json", lambda part: part.write_text(found.to_json()))
-    ranks, means, winners = found.ranks(), found.mean_rank(), found.winners()
+    means, winners = found.mean_rank(), found.winners()
+    best = {metric: found.best(metric) for metric in found.metrics}
     parts = [f"<h1>{html.escape(title)}</h1>", "<table><tr><th>method</th>"]
     parts += [f"<th>{html.escape(m.replace('_', ' '))}</th>" for m in found.metrics]
     parts.append("<th>mean rank</th></tr>")
@@ -153,21 +154,19 @@ def write_report(
             if result is None:
                 parts.append("<td>-</td>")
                 continue
-            bold = ("<b>", "</b>") if ranks[method][metric] == 1 else ("", "")
+            bold = ("<b>", "</b>") if method in best[metric] else ("", "")
             parts.append(
                 f'<td class="n">{bold[0]}{result.score:.3f}{bold[1]}<br><small>[{result.ci[0]:.3f}, {result.ci[1]:.3f}]'
                 f"<br>normalised {result.normalized:.2f}</small></td>"
             )
         parts.append(f'<td class="n">{means[method]:.1f}</td></tr>')
     parts.append("</table><h2>Who is best, and who cannot be told from it</h2><ul>")
-    for metric, best in winners.items():
+    for metric, first in winners.items():
         same = found.indistinct(metric)[1:]
         tail = (
-            f"; not told apart at 5 %: {', '.join(map(html.escape, same))}"
-            if same
-            else "; all others are below it at 5 %"
+            f"; not told apart at 5 %: {', '.join(map(html.escape, same))}" if same else "; all others are worse at 5 %"
         )
-        parts.append(f"<li>{html.escape(metric)}: {html.escape(best)}{tail}</li>")
+        parts.append(f"<li>{html.escape(metric)}: {html.escape(first)}{tail}</li>")
     parts.append("</ul>")
     figures: list[Figure] = [plot_comparison(found).figure]
     if len(found.metrics) > 1:

@@ -108,12 +108,21 @@ def bootstrap(
     kept = np.asarray(values, dtype=float)
     rng = np.random.default_rng(seed)
     if statistic is None:
-        # counts of a multinomial draw: no replicates x rows array of picked values
-        draws = rng.multinomial(len(kept), np.full(len(kept), 1 / len(kept)), size=replicates) @ kept / len(kept)
+        draws = _resampled_means(kept, replicates, rng)
     else:
         draws = statistic(kept[rng.integers(0, len(kept), (replicates, len(kept)))])
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
+
+
+def _resampled_means(values: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
+    """Means of samples with replacement, a few hundred samples at a time."""
+    step = max(1, 1_000_000 // len(values))
+    parts = []
+    for low in range(0, replicates, step):
+        size = (min(step, replicates - low), len(values))
+        parts.append(values[rng.integers(0, len(values), size, dtype=np.int32)].mean(1))
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ def paired_test(a: MetricResult, b: MetricResult, replicates: int = 10_000, seed
     if (gaps == 0).all():
         return PairedTest(0.0, (0.0, 0.0), 1.0, len(gaps))
     rng = np.random.default_rng(seed)
-    draws = rng.multinomial(len(gaps), np.full(len(gaps), 1 / len(gaps)), size=replicates) @ gaps / len(gaps)
+    draws = _resampled_means(gaps, replicates, rng)
     p = 2 * min((draws <= 0).mean(), (draws >= 0).mean())
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return PairedTest(float(gaps.mean()), (float(low), float(high)), float(np.clip(p, 1 / replicates, 1)), len(gaps))
