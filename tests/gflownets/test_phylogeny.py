@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assay.gflownets import Linear, phylogeny
-from assay.gflownets.trees import parsimony, parse_newick
+from assay.gflownets.trees import parse_newick, parsimony
 
 # The least parsimony that greedy search reaches in the specification, which a trained sampler's best must be below.
 LOWER = {"DS1": 4404, "DS2": 6903, "DS3": 6918, "DS4": 2617, "DS5": 1622, "DS6": 933, "DS7": 7430, "DS8": 1598}
