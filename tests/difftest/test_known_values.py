@@ -323,26 +323,29 @@ def test_check_14_a_nondeterministic_reference_is_named():
 def test_check_15_fp8_numbers():
     """Relative errors of a 512-wide linear layer in E4M3 with BF16 output, in units of BF16's eps.
 
-    Two figures of the specification depend on inputs that it does not give (how large a shard is beside the other), and
-    are held to what follows from the format: a shard read with a scale that is off by a factor r is wrong by |r - 1| on
-    its half, and an amax 4 times too small saturates what lies above a quarter of the largest value.
+    The specification does not say how large one shard is beside the other where a shard is read with the other's scale
+    (here 0.6), and gives 0.50 for a shard at 5 % of the scale; with shards of equal length that figure belongs to 10 %
+    (5 % gives 0.26, and the error is proportional: only the small half is rounded otherwise).
     """
     from assay.difftest.testbed.fp8 import experiment
 
-    assert experiment("tp") == pytest.approx(0.37, rel=0.25)
-    assert experiment("perturbed") == pytest.approx(3.0, rel=0.25)
-    assert experiment("exact") == pytest.approx(4.8, rel=0.25)
-    assert experiment("amax 64x too large") == pytest.approx(0.04, abs=0.04)
+    for kind, eps in {
+        "tp": 0.37, "perturbed": 3.0, "exact": 4.8, "rank scale": 43, "amax 4x too small": 42, "shard amax": 0.50,
+        "amax 64x too large": 0.04,
+    }.items():  # fmt: skip
+        assert experiment(kind) == pytest.approx(eps, rel=0.25), kind
     assert 3 <= experiment("amax 50x too large") <= 7
-    assert experiment("rank scale") > 30
-    assert experiment("amax 4x too small") > 30
-    assert experiment("shard amax") < 4
 
 
 def test_check_15_a_scale_mismatch_is_found_at_the_scale_then_at_the_output(candidate):
     result, _, _ = candidate(Config(dtype="fp8", **SMALL), Layout(tp=2, dp=2, sp=True), bug=9)
     wrong = [f for f in result.findings if "recompute" not in f.phase]
     assert wrong[0].name.endswith("scale_x") and wrong[0].phase == "mark" and wrong[0].kind == "wrong amax group"
+    # whether the output is over its tolerance (4 times the perturbed 3 eps) too depends on how far apart the scales are:
+    # in the test bed by 7 %, which is not enough; where one shard is 0.6 times the other, it is
+    from assay.difftest.testbed.fp8 import experiment
+
+    assert experiment("rank scale") > 4 * experiment("perturbed")
 
 
 def test_check_16_a_shuffled_tensor_is_caught(tmp_path):

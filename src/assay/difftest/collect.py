@@ -22,6 +22,7 @@ from assay.difftest.sketch import digest
 from assay.difftest.store import Entry, Writer, sample_indices
 
 LEVELS = ("digest", "sample", "full")
+_TWINS = ("in", "out", "gin", "gout")
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _ACTIVE: list[Tracer] = []
 
@@ -167,6 +168,7 @@ class Tracer:
         self._replace = replace_inputs
         self._known = set(replace_inputs.names()) if replace_inputs is not None else set()
         rank, world = _rank_world()
+        self._world = world
         self._meta = {"microbatches": microbatches, "level": level, **(meta or {})}
         self._writer = None if sink else Writer(out, rank, world, self.coords, meta=self._meta, fsync=fsync)
         self._log = CollectiveLog(self._where) if collectives else None
@@ -184,7 +186,7 @@ class Tracer:
         self._seen: dict[int, tuple[Any, int, str]] = {}
         self._gradients: dict[int, tuple[Any, str]] = {}
         self._aliases: list[tuple[str, str]] = []
-        self._storages: dict[tuple[Any, ...], tuple[Any, Tensor, str]] = {}
+        self._storages: dict[tuple[Any, ...], tuple[Any, Tensor, str, int]] = {}
         self._accumulated: dict[int, int] = {}
         self._stepped = False
         self._places: dict[Any, tuple[tuple[int, ...], Index]] = {}
@@ -578,7 +580,7 @@ class Tracer:
                         kept.level, kept.full, alias=seen[2],
                     )  # fmt: skip
                 return seen[2]
-            twin = self._twin(text, local) if not exact else ""
+            twin = self._twin(name, local) if not exact else ""
             if twin:
                 kept = self.recorded[twin]
                 self.recorded[text] = Entry(
@@ -596,20 +598,25 @@ class Tracer:
             self._keep(entry, local, spec)
         return text
 
-    def _twin(self, text: str, local: Tensor) -> str:
+    def _twin(self, name: Name, local: Tensor) -> str:
         """Name under which the same memory was recorded before, if it is still alive and still holds the same.
 
         A gradient passes unchanged from a module's input to the output of the one before it, as another tensor object.
         Autograd may add to it in place without a trace in the version counter, so that 64 elements are compared too.
+        Parameters and what a reduction writes into are always recorded anew: an update may leave most elements alone.
         """
+        phase = name.phase.removesuffix(RECOMPUTE)
+        if phase not in _TWINS and not (phase in ("grad", "main_grad") and self._world == 1):
+            return ""
         if local.numel() < 4096 or not local.is_contiguous() or local.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
             return ""
         key = (local.data_ptr(), local.shape, local.dtype)
         few = local.view(-1)[:: local.numel() // 64]
         known = self._storages.get(key)
-        if known is not None and not known[0].expired() and torch.equal(known[1], few) and known[2] in self.recorded:
-            return known[2]
-        self._storages[key] = (StorageWeakRef(local.untyped_storage()), few.clone(), text)
+        if known is not None and not known[0].expired() and known[3] == _version(local):
+            if torch.equal(known[1], few) and known[2] in self.recorded:
+                return known[2]
+        self._storages[key] = (StorageWeakRef(local.untyped_storage()), few.clone(), str(name), _version(local))
         return ""
 
     def _keep(self, entry: Entry, local: Tensor, spec: ShardSpec) -> None:
