@@ -25,9 +25,9 @@ h1{font-size:26px;margin:0 0 4px}h2{font-size:19px;margin:36px 0 10px}h3{font-si
 p{margin:6px 0}.soft{color:var(--soft)}
 .panel{background:var(--panel);border:1px solid var(--line);border-radius:10px;padding:16px 18px;margin:12px 0}
 table{border-collapse:collapse;width:100%}
-th,td{padding:5px 8px;text-align:left;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
+th,td{padding:5px 8px;text-align:left;font-variant-numeric:tabular-nums;overflow-wrap:break-word}
 th{font-weight:600;color:var(--soft);font-size:13px;border-bottom:1px solid var(--line);vertical-align:bottom}
-.class td{border-bottom:1px solid var(--line);vertical-align:top}
+.class td{white-space:nowrap;border-bottom:1px solid var(--line);vertical-align:top}
 .scroll{overflow:auto;max-height:75vh}
 .grid{border-collapse:separate;border-spacing:2px}
 .grid td{text-align:center;min-width:52px;font-size:13px;border-radius:4px}
@@ -50,6 +50,7 @@ left:0;z-index:1;background:var(--panel)}
 .student td:last-child,.student td:nth-child(5){white-space:nowrap}
 ul{margin:6px 0;padding-left:20px}
 .stack{display:flex;height:16px;border-radius:8px;overflow:hidden;min-width:160px}.stack div{height:100%}
+.class td:first-child,.class details{white-space:normal;min-width:110px}
 summary{cursor:pointer}
 input{font:inherit;color:inherit;background:var(--panel);border:1px solid var(--line);border-radius:8px;
 padding:6px 10px;width:min(320px,100%)}
@@ -229,4 +230,8 @@ def _student(d: Diagnosis, i: int) -> str:
 
 
 def _item(d: Diagnosis, j: int) -> str:
-    return _text(d.data.titles[j] if d.data.titles else d.data.item_ids[j])
+    """Title of an item, and its name where other items have the same title."""
+    titles, name = d.data.titles, d.data.item_ids[j]
+    if not titles:
+        return _text(name)
+    return _text(titles[j]) if titles.count(titles[j]) == 1 else f"{_text(titles[j])} ({_text(name)})"
