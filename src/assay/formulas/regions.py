@@ -121,16 +121,28 @@ def _components(row: Any, col: Any) -> tuple[int, Int[np.ndarray, " n"]]:
     """Connected blocks of cells given by row and column (sorted by both), corners included."""
     n = len(row)
     keys = row.astype(np.int64) * WIDTH + col
-    pairs = []
-    for step in (1, WIDTH - 1, WIDTH, WIDTH + 1):
-        spot = np.searchsorted(keys, keys + step)
-        spot[spot == n] = n - 1
-        hit = np.flatnonzero(keys[spot] == keys + step)
-        if step == WIDTH - 1:
-            hit = hit[col[hit] > 1]
-        pairs.append((hit, spot[hit]))
-    first = np.concatenate([p[0] for p in pairs])
-    second = np.concatenate([p[1] for p in pairs])
+    right = np.zeros(n, bool)
+    right[:-1] = keys[1:] == keys[:-1] + 1
+    left = np.zeros(n, bool)
+    left[1:] = right[:-1]
+    beside = np.flatnonzero(right)
+    # one search for the cell below; those beside it are its neighbours in the sorted order
+    below = np.searchsorted(keys, keys + WIDTH)
+    down = keys[np.minimum(below, n - 1)] == keys + WIDTH
+    hit = np.flatnonzero(down)
+    pairs = [(beside, beside + 1), (hit, below[hit])]
+    # corners matter only where no side connects the same two cells
+    for step, side in ((-1, left), (1, right)):
+        lone = np.flatnonzero(~down & ~side)
+        spot = below[lone] + (step if step < 0 else 0)
+        inside = (spot >= 0) & (spot < n)
+        lone, spot = lone[inside], spot[inside]
+        meets = keys[spot] == keys[lone] + WIDTH + step
+        if step < 0:
+            meets &= col[lone] > 1
+        pairs.append((lone[meets], spot[meets]))
+    first = np.concatenate([p[0] for p in pairs]).astype(np.int32)
+    second = np.concatenate([p[1] for p in pairs]).astype(np.int32)
     graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(n, n))
     count, label = connected_components(graph, directed=False)
     return count, label

@@ -85,6 +85,9 @@ class ShiftedEvaluator(Evaluator):
             else (row1, col1, row2, col2)
         )
 
+    def plain(self, sheet: str) -> bool:
+        return False
+
     def value(self, sheet: str, row: int, col: int) -> Value:
         if sheet == self.shift_sheet:
             if row == self.shift_row:

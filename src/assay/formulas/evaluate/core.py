@@ -77,6 +77,9 @@ class Area:
         self.source.spend((row2 - row1 + 1) * (col2 - col1 + 1))
         read = self.source.value
         for sheet in self.sheets:
+            if (row2 - row1 + 1) * (col2 - col1 + 1) > 64 and self.source.plain(sheet):
+                yield from self.source.book.sheets[sheet].block(row1, col1, row2, col2)
+                continue
             for row in range(row1, row2 + 1):
                 for col in range(col1, col2 + 1):
                     yield read(sheet, row, col)
@@ -91,6 +94,10 @@ class Area:
         if size > MAX_GRID:
             raise StepLimit("a range", f"{size:,} cells")
         read, sheet = self.source.value, self.sheets[0]
+        if size > 64 and self.source.plain(sheet):
+            width = col2 - col1 + 1
+            values = self.source.book.sheets[sheet].block(row1, col1, row2, col2)
+            return [values[i : i + width] for i in range(0, size, width)]
         return [[read(sheet, row, col) for col in range(col1, col2 + 1)] for row in range(row1, row2 + 1)]
 
 

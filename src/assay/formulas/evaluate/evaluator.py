@@ -114,6 +114,10 @@ class Evaluator:
         """Box of the cells in use."""
         return self.book.sheets[sheet].bounds
 
+    def plain(self, sheet: str) -> bool:
+        """Whether all cells of a sheet give their stored values."""
+        return not self.values and self.live is None
+
     def value(self, sheet: str, row: int, col: int) -> Value:
         """Value of a cell as this evaluation sees it."""
         place = (sheet, row, col)

@@ -345,8 +345,30 @@ class Sheet:
             row, col = int(a.row[i]), int(a.col[i])
             yield row, col, self.formula(row, col) or ""
 
+    def block(self, row1: int, col1: int, row2: int, col2: int) -> list[Value]:
+        """Stored values of a box, row by row, None for blanks; the cost is that of its cells, not of lookups."""
+        store = self.store
+        width = col2 - col1 + 1
+        out: list[Value] = [None] * ((row2 - row1 + 1) * width)
+        low, high = (int(x) for x in np.searchsorted(store.row, [row1, row2 + 1]))
+        cols = store.col[low:high]
+        inside = np.flatnonzero((cols >= col1) & (cols <= col2))
+        places = (store.row[low:high][inside].astype(np.int64) - row1) * width + cols[inside] - col1
+        values = store.value
+        for place, position in zip(places.tolist(), (inside + low).tolist(), strict=True):
+            out[place] = values[position]
+        for key in self.removed | self.edits.keys():
+            row, col = divmod(key, WIDTH)
+            if row1 <= row <= row2 and col1 <= col <= col2:
+                cell = self.edits.get(key)
+                out[(row - row1) * width + col - col1] = cell.value if cell is not None else None
+        return out
+
     def __len__(self) -> int:
         return len(self.arrays().row)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         return f"Sheet({self.name!r}: {len(self)} cells)"
@@ -480,7 +502,9 @@ class Workbook:
         CellRefError
             If there is none; the message lists those there are.
         """
-        found = self.sheets.get(name) or self.sheets.get(self._upper.get(name.upper(), ""))
+        found = self.sheets.get(name)
+        if found is None:
+            found = self.sheets.get(self._upper.get(name.upper(), ""))
         if found is None:
             raise CellRefError(f"there is no sheet {name!r}; there is {', '.join(map(repr, list(self.sheets)[:20]))}")
         return found

@@ -76,7 +76,7 @@ def position(key: Value, values: list[Value], kind: int, wild: bool = True) -> i
 
 
 def _line(argument: Argument) -> list[Value]:
-    return list(flat(grid_of(argument)))
+    return list(flat(argument))
 
 
 @function("MATCH", "srs", 2)
@@ -424,4 +424,4 @@ def _cut(grid: Grid, rows: Value, cols: Value, take: bool) -> Grid:
 
 @function("TOCOL TOROW", "a")
 def _tocol(ctx: Context, a: Argument) -> Grid:
-    return [[v] for v in flat(grid_of(a))]
+    return [[v] for v in flat(a)]

@@ -102,7 +102,7 @@ def _sumproduct(ctx: Context, *args: Argument) -> float:
 
 
 def _pairs(a: Argument, b: Argument) -> list[tuple[float, float]]:
-    x, y = list(flat(grid_of(a))), list(flat(grid_of(b)))
+    x, y = list(flat(a)), list(flat(b))
     if len(x) != len(y):
         fail(ErrorValue("#N/A"))
     found = []
@@ -321,7 +321,7 @@ def selected(ranges_and_criteria: tuple[Argument, ...], like: Argument | None = 
     keep: list[bool] | None = None
     for i in range(0, len(ranges_and_criteria) - 1, 2):
         test = criterion(_one(ranges_and_criteria[i + 1]))
-        hits = [test(v) for v in flat(grid_of(ranges_and_criteria[i]))]
+        hits = [test(v) for v in flat(ranges_and_criteria[i])]
         if keep is None:
             keep = hits
         elif len(keep) != len(hits):
@@ -359,7 +359,7 @@ def full_grid(argument: Argument) -> Grid:
 def _sumif(ctx: Context, where: Argument, what: Value, target: Argument = None) -> float:
     hits = selected((where, what))
     area = where if target is None or target is ABSENT else sums_over(ctx, target, where)
-    values = flat(full_grid(area)) if area is not where else flat(grid_of(area))
+    values = flat(full_grid(area)) if area is not where else flat(area)
     return _total(v for v, hit in zip(values, hits, strict=False) if hit)
 
 
@@ -377,7 +377,7 @@ def _total(values: Any) -> float:
 def _sumifs(ctx: Context, target: Argument, *pairs: Argument) -> float:
     if len(pairs) % 2:
         fail(VALUE)
-    return _total(v for v, hit in zip(flat(grid_of(target)), selected(pairs), strict=False) if hit)
+    return _total(v for v, hit in zip(flat(target), selected(pairs), strict=False) if hit)
 
 
 @function("COUNTIF", "re")
@@ -409,13 +409,13 @@ def _countifs(ctx: Context, *pairs: Argument) -> float:
 def _averageif(ctx: Context, where: Argument, what: Value, target: Argument = None) -> float:
     area = where if target is None or target is ABSENT else sums_over(ctx, target, where)
     hits = selected((where, what))
-    values = flat(full_grid(area)) if area is not where else flat(grid_of(area))
+    values = flat(full_grid(area)) if area is not where else flat(area)
     return _mean([v for v, hit in zip(values, hits, strict=False) if hit])
 
 
 @function("AVERAGEIFS", "rrs*", 3)
 def _averageifs(ctx: Context, target: Argument, *pairs: Argument) -> float:
-    return _mean([v for v, hit in zip(flat(grid_of(target)), selected(pairs), strict=False) if hit])
+    return _mean([v for v, hit in zip(flat(target), selected(pairs), strict=False) if hit])
 
 
 def _picked(values: list[Value]) -> list[float]:
@@ -434,12 +434,12 @@ def _mean(values: list[Value]) -> float:
 
 @function("MAXIFS", "rrs*", 3)
 def _maxifs(ctx: Context, target: Argument, *pairs: Argument) -> float:
-    return max(_picked([v for v, hit in zip(flat(grid_of(target)), selected(pairs), strict=False) if hit]), default=0.0)
+    return max(_picked([v for v, hit in zip(flat(target), selected(pairs), strict=False) if hit]), default=0.0)
 
 
 @function("MINIFS", "rrs*", 3)
 def _minifs(ctx: Context, target: Argument, *pairs: Argument) -> float:
-    return min(_picked([v for v, hit in zip(flat(grid_of(target)), selected(pairs), strict=False) if hit]), default=0.0)
+    return min(_picked([v for v, hit in zip(flat(target), selected(pairs), strict=False) if hit]), default=0.0)
 
 
 @function("TRANSPOSE", "a")

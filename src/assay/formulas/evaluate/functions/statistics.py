@@ -21,7 +21,6 @@ from assay.formulas.evaluate.core import (
     fail,
     flat,
     function,
-    grid_of,
     need,
     numbers,
     numbers_a,
@@ -177,7 +176,7 @@ def _rank(ctx: Context, x: Value, a: Argument, order: Value = 0.0) -> float:
 
 
 def _paired(a: Argument, b: Argument) -> tuple[list[float], list[float]]:
-    x, y = list(flat(grid_of(a))), list(flat(grid_of(b)))
+    x, y = list(flat(a)), list(flat(b))
     if len(x) != len(y):
         fail(NA)
     for value in (*x, *y):
