@@ -321,7 +321,7 @@ def race(name: str, batch: int, given: argparse.Namespace) -> dict[str, float]:
     """Milliseconds an update of each side: medians of blocks that take turns."""
     from assay.core.errors import DataError
 
-    clock = time.process_time if given.clock == "cpu" else time.perf_counter
+    clock = clock_of(given)
     try:
         makers = scenario(name, batch)
         made = {side: maker() for side, maker in makers.items() if side == "ours" or side in given.against}
@@ -347,7 +347,11 @@ def race(name: str, batch: int, given: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def extras() -> dict[str, float]:
+def clock_of(given: argparse.Namespace) -> Callable[[], float]:
+    return time.process_time if given.clock == "cpu" else time.perf_counter
+
+
+def extras(clock: Callable[[], float]) -> dict[str, float]:
     """Seeds together against one seed, exact answers, and updates of modified detailed balance a second."""
     import numpy as np
 
@@ -361,9 +365,9 @@ def extras() -> dict[str, float]:
     def timed(call: Callable[[], Any], repeats: int = 3) -> float:
         values = []
         for _ in range(repeats):
-            start = time.perf_counter()
+            start = clock()
             call()
-            values.append(time.perf_counter() - start)
+            values.append(clock() - start)
         return statistics.median(values)
 
     trainer = Trainer(Hypergrid(2, 8), "tb", "mlp", Config(backward="learned"))
@@ -428,11 +432,11 @@ def child(given: argparse.Namespace) -> dict[str, Any]:
         from assay.gflownets.train import compile_cache
 
         compile_cache(given.cache)
-        start = time.perf_counter()
+        start = clock_of(given)()
         Updates(given.scenarios[0], 16)(1)
-        return {"seconds": time.perf_counter() - start}
+        return {"seconds": clock_of(given)() - start}
     if given.child == "extras":
-        return extras()
+        return extras(clock_of(given))
     if "torchgfn" in given.against:
         import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import jax
@@ -493,6 +494,35 @@ def test_the_benchmark_runs_and_says_what_does_not_apply(tmp_path):
     finally:
         del benchmark.tasks["tiny"]
     assert benchmark.applicable(benchmark.get_task("ising-3"), benchmark.get_method("mdb"))
+
+
+def test_an_interrupted_run_goes_on_with_its_curves(tmp_path, monkeypatch):
+    """Stopped at the sixth of ten points; the second call does the rest, and all eleven points are there once."""
+    from assay.gflownets import benchmark as field
+
+    whole = field.Progress.point
+    steps = []
+
+    def interrupted(self, log):
+        whole(self, log)
+        steps.append(self.gfn.steps)
+        if self.gfn.steps == 72 and steps.count(72) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(field.Progress, "point", interrupted)
+    field.benchmark.add_task("tiny", field.load_space, kind="hypergrid", dim=2, side=4, steps=120, tags={"stop"})
+    try:
+        for _ in range(2):
+            with contextlib.suppress(KeyboardInterrupt):
+                found = field.benchmark.run(tasks=["tiny"], methods=["tb"], seeds=[0], store=tmp_path, progress=False)
+    finally:
+        del field.benchmark.tasks["tiny"]
+    assert steps == [0, *range(12, 73, 12), *range(72, 121, 12)]  # the last point had come after the last checkpoint
+    (curves,) = tmp_path.rglob("curves.json")
+    kept = json.loads(curves.read_text())
+    assert [len(kept[name]["x"]) for name in ("total variation", "mean log reward", "modes found")] == [11, 11, 11]
+    assert sorted(kept["total variation"]["x"]) == kept["total variation"]["x"]
+    assert found.leaderboard("total_variation").rows[0].mean < 0.5
 
 
 def test_recent_samples_of_training_are_kept():
