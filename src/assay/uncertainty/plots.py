@@ -197,6 +197,7 @@ def plot_spider(scores: Mapping[str, Mapping[str, float]]) -> Figure:
     for method, row in zip(scores, scaled, strict=True):
         axes.plot(np.append(angles, angles[0]), np.append(row, row[0]), linewidth=1.3, label=method)
     axes.set_xticks(angles, [n.replace("_", " ") for n in names], fontsize=8)
+    axes.tick_params(axis="x", pad=10)
     axes.set_yticks([])
     axes.set_ylim(0, 1.05)
     axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.05, 1.0))
