@@ -571,7 +571,7 @@ class Tracer:
                 local = local.wait()
             local = local.detach()
             self._order += 1
-            seen = self._seen.get(id(tensor))
+            seen = self._seen.get(id(tensor)) if self._may_be_twin(name) else None
             if seen is not None and seen[0]() is tensor and seen[1] == _version(tensor) and not exact:
                 if seen[2] != text and seen[2] in self.recorded:
                     kept = self.recorded[seen[2]]
@@ -598,6 +598,10 @@ class Tracer:
             self._keep(entry, local, spec)
         return text
 
+    def _may_be_twin(self, name: Name) -> bool:
+        phase = name.phase.removesuffix(RECOMPUTE)
+        return phase in _TWINS or (phase in ("grad", "main_grad") and self._world == 1)
+
     def _twin(self, name: Name, local: Tensor) -> str:
         """Name under which the same memory was recorded before, if it is still alive and still holds the same.
 
@@ -605,17 +609,16 @@ class Tracer:
         Autograd may add to it in place without a trace in the version counter, so that 64 elements are compared too.
         Parameters and what a reduction writes into are always recorded anew: an update may leave most elements alone.
         """
-        phase = name.phase.removesuffix(RECOMPUTE)
-        if phase not in _TWINS and not (phase in ("grad", "main_grad") and self._world == 1):
+        if not self._may_be_twin(name):
             return ""
         if local.numel() < 4096 or not local.is_contiguous() or local.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
             return ""
         key = (local.data_ptr(), local.shape, local.dtype)
         few = local.view(-1)[:: local.numel() // 64]
         known = self._storages.get(key)
-        if known is not None and not known[0].expired() and known[3] == _version(local):
-            if torch.equal(known[1], few) and known[2] in self.recorded:
-                return known[2]
+        same = known is not None and not known[0].expired() and known[3] == _version(local)
+        if known is not None and same and torch.equal(known[1], few) and known[2] in self.recorded:
+            return known[2]
         self._storages[key] = (StorageWeakRef(local.untyped_storage()), few.clone(), str(name), _version(local))
         return ""
 
