@@ -259,8 +259,8 @@ def test_pages_escape_what_they_show(small, tmp_path):
 def test_plots_show_what_they_are_given(small, tmp_path, rng):
     base = rng.random(30)
     found = compare({
-        "a": {"lds": from_rows("lds", base, 0, 1), "class": from_rows("class", base, 0, 1)},
-        "b": {"lds": from_rows("lds", base - 0.2, 0, 1), "class": from_rows("class", base + 0.1, 0, 1)},
+        "a": {"lds": from_rows("lds", base, 0.0, 1.0), "class": from_rows("class", base, 0.0, 1.0)},
+        "b": {"lds": from_rows("lds", base - 0.2, 0.0, 1.0), "class": from_rows("class", base + 0.1, 0.0, 1.0)},
     })  # fmt: skip
     axes = plot_comparison(found)
     assert [t.get_text() for t in axes.get_yticklabels()] == list(found.mean_rank())
@@ -275,5 +275,5 @@ def test_plots_show_what_they_are_given(small, tmp_path, rng):
     figure = plot_rows(small.data.X_test[:3], small.data.X_train, indices, scores, labels=small.data.y_train)
     assert len(figure.axes) == 15
     page = write_report(found, tmp_path)
-    assert "not told apart" in page.read_text() or "all others are below" in page.read_text()
+    assert "not told apart" in page.read_text() or "all others are worse" in page.read_text()
     assert found.plot() is not None

@@ -274,7 +274,7 @@ def test_intervals_cover_at_about_their_level(rng):
 
 def test_the_paired_test_sees_what_intervals_do_not(rng):
     base = rng.normal(size=100)
-    a, b = from_rows("x", base, 0, 1), from_rows("x", base - 0.05 + 0.02 * rng.normal(size=100), 0, 1)
+    a, b = from_rows("x", base, 0.0, 1.0), from_rows("x", base - 0.05 + 0.02 * rng.normal(size=100), 0.0, 1.0)
     assert a.ci[0] < b.score  # the intervals overlap
     found = paired_test(a, b)
     assert found.p_value < 0.01
@@ -282,7 +282,7 @@ def test_the_paired_test_sees_what_intervals_do_not(rng):
     # under no difference p is small about as often as it says
     small = [
         paired_test(
-            from_rows("x", rng.normal(size=50), 0, 1), from_rows("x", rng.normal(size=50), 0, 1), replicates=500
+            from_rows("x", rng.normal(size=50), 0.0, 1.0), from_rows("x", rng.normal(size=50), 0.0, 1.0), replicates=500
         ).p_value < 0.1
         for _ in range(150)
     ]  # fmt: skip
@@ -292,16 +292,16 @@ def test_the_paired_test_sees_what_intervals_do_not(rng):
 def test_comparison_ranks_tests_and_tables(rng):
     base = rng.random(40)
     results = {
-        "a": {"lds": from_rows("lds", base + 0.3, 0, 1), "low": from_rows("low", base, 1, 0, direction="lower")},
-        "b": {"lds": from_rows("lds", base, 0, 1), "low": from_rows("low", base - 0.2, 1, 0, direction="lower")},
-        "c": {"lds": from_rows("lds", base + 1e-9 * rng.normal(size=40), 0, 1)},
+        "a": {"lds": from_rows("lds", base + 0.3, 0.0, 1.0), "low": from_rows("low", base, 1.0, 0.0, direction="lower")},
+        "b": {"lds": from_rows("lds", base, 0.0, 1.0), "low": from_rows("low", base - 0.2, 1.0, 0.0, direction="lower")},
+        "c": {"lds": from_rows("lds", base + 1e-9 * rng.normal(size=40), 0.0, 1.0)},
     }
     found = compare(results)
     assert found.winners() == {"lds": "a", "low": "b"}
     assert found.test("lds", "a", "b").p_value <= 0.001
     assert found.indistinct("lds") == ["a"]
     assert "| a | **" in found.table()
-    assert found.mean_rank()["a"] == 1.0
+    assert found.mean_rank()["a"] == 1.5
 
 
 def test_metrics_take_an_attributor_or_its_matrix(small):

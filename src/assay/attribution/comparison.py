@@ -20,7 +20,7 @@ class Comparison:
     Examples
     --------
     >>> from assay.attribution.metrics.result import from_rows
-    >>> a, b = (from_rows("lds", [v, v + 0.1, v - 0.1], 0, 1) for v in (0.5, 0.2))
+    >>> a, b = (from_rows("lds", [v, v + 0.1, v - 0.1], 0.0, 1.0) for v in (0.5, 0.2))
     >>> found = compare({"influence": {"lds": a}, "dot": {"lds": b}})
     >>> found.mean_rank()
     {'influence': 1.0, 'dot': 2.0}

@@ -149,7 +149,7 @@ def paired_test(a: MetricResult, b: MetricResult, replicates: int = 10_000, seed
 
     Examples
     --------
-    >>> one = from_rows("x", [0.2, 0.4, 0.9, 0.7], 0, 1)
+    >>> one = from_rows("x", [0.2, 0.4, 0.9, 0.7], 0.0, 1.0)
     >>> paired_test(one, one).p_value
     1.0
     """
