@@ -36,15 +36,17 @@ def network(name: str) -> dict:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "objective"), CASES)
 def test_every_objective_on_every_environment(name, objective):
-    """2,000 updates of 16: total variation below .05, log Z within .1 of the exact one."""
+    """2,000 updates of 16 (4,000 for FL-DB, whose target network follows over 200 updates): total variation below .05,
+    log Z within .1 of the exact one."""
+    updates = 4000 if objective == "fldb" else 2000
     gfn = GFlowNet(
         ENVIRONMENTS[name],
         objective,
-        lr=Linear(5e-3, 1e-4, 2000),
-        log_z_lr=Linear(0.1, 1e-3, 2000),
-        explore=Linear(0.2, 0.02, 1500),
+        lr=Linear(5e-3, 1e-4, updates),
+        log_z_lr=Linear(0.1, 1e-3, updates),
+        explore=Linear(0.2, 0.02, updates * 3 // 4),
         **network(name),
-    ).fit(2000)
+    ).fit(updates)
     gfn._graph = graph_of(name)
     assert gfn.total_variation() < 0.05
     assert gfn.log_z == pytest.approx(graph_of(name).log_z, abs=0.1)
