@@ -292,8 +292,14 @@ def test_the_paired_test_sees_what_intervals_do_not(rng):
 def test_comparison_ranks_tests_and_tables(rng):
     base = rng.random(40)
     results = {
-        "a": {"lds": from_rows("lds", base + 0.3, 0.0, 1.0), "low": from_rows("low", base, 1.0, 0.0, direction="lower")},
-        "b": {"lds": from_rows("lds", base, 0.0, 1.0), "low": from_rows("low", base - 0.2, 1.0, 0.0, direction="lower")},
+        "a": {
+            "lds": from_rows("lds", base + 0.3, 0.0, 1.0),
+            "low": from_rows("low", base, 1.0, 0.0, direction="lower"),
+        },
+        "b": {
+            "lds": from_rows("lds", base, 0.0, 1.0),
+            "low": from_rows("low", base - 0.2, 1.0, 0.0, direction="lower"),
+        },
         "c": {"lds": from_rows("lds", base + 1e-9 * rng.normal(size=40), 0.0, 1.0)},
     }
     found = compare(results)

@@ -57,6 +57,8 @@ def load_task(purpose: str, dataset: str, **options: Any) -> AttributionTask:
     """A data set for one purpose: one of `PURPOSES`."""
     if purpose not in PURPOSES:
         raise AttributionError(f"purpose is one of {', '.join(PURPOSES)}, not {purpose!r}")
+    # now and not in the middle of a run: scikit-learn's metrics import rich, which draws random numbers at import
+    import_module("assay.attribution.metrics")
     return AttributionTask(purpose, dataset, tuple(sorted(options.items())))
 
 
