@@ -538,7 +538,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
     ],
 )
 def test_streamed_top_k_stays_within_its_budget(method, settings, tests):
-    """20,000 training rows: a matrix for 4000 test rows would take 320 MB, flat gradients 385 MB; the budget is 64 MB, and
+    """20,000 training rows: a matrix for 4000 test rows takes 320 MB, flat gradients 385 MB; the budget is 64 MB, and
     the process may grow by twice that (a block and its temporaries)."""
     import subprocess
     import sys
