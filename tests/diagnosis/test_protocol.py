@@ -340,6 +340,25 @@ def test_benchmark_runs_and_checks(tmp_path):
         assert [r.status for r in ok.records] == ["ok"]
 
 
+def test_budgets_are_the_task_s_and_the_same_for_all_methods(tmp_path):
+    from assay.core.benchmark import Task
+    from assay.core.run import RunContext
+    from assay.diagnosis.benchmark import SMALL_SETS, benchmark, diagnose_once, load_table
+
+    assert {f"{name}-{kind}" for name in SMALL_SETS for kind in ("capped", "searched")} <= set(benchmark.tasks)
+    searched = Task("searched", load_table, {"dataset": "lsat7", "trials": 3})
+    for name in ("kcaccuracy", "rasch", "irt-em", "kscd(epochs=2)"):
+        context = RunContext(0, tmp_path / name, tmp_path / f"{name}-c")
+        diagnose_once(searched, benchmark.get_method(name), context)
+        assert context.notes["trials"] == 3
+    capped = Task("capped", load_table, {"dataset": "lsat7", "seen": 9_500})
+    for name in ("kscd", "hiercdf", "hiercdf(stopping=fixed(50))"):
+        context = RunContext(0, tmp_path / name, tmp_path / f"{name}-c")
+        diagnose_once(capped, benchmark.get_method(name), context)
+        assert context.notes["epochs"] == 3, "3,000 training answers; a fourth epoch would see more than 9,500"
+    assert searched.data_fingerprint() != capped.data_fingerprint()
+
+
 def test_command_line(tmp_path, monkeypatch):
     from assay.diagnosis.cli import app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +95,11 @@ def diagnose_once(task: Task, method: Method, context: RunContext) -> Mapping[st
         model.set_params(device=context.device)
     trials = max(getattr(model, "search_trials", 1), data.trials)
     if data.seen and "epochs" in own:
-        model.set_params(epochs=max(1, min(model.epochs, data.seen // len(split.train))))
+        most = max(1, data.seen // len(split.train))
+        model.set_params(epochs=min(model.epochs, most))
+        fixed = re.fullmatch(r"fixed\((\d+)\)", model.stopping.strip())
+        if fixed:
+            model.set_params(stopping=f"fixed({min(int(fixed[1]), most)})")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if trials > 1:
