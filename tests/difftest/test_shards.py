@@ -110,7 +110,7 @@ def pieces_of(spec: ShardSpec, full: torch.Tensor, sizes: dict[str, int], seed: 
 
 @settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layouts(), st.randoms(use_true_random=False))
-def test_500_random_layouts_come_back_and_a_lost_rank_is_named(layout, random):
+def test_check_6_500_random_layouts_come_back_and_a_lost_rank_is_named(layout, random):
     text, shape, sizes = layout
     spec = ShardSpec.parse(text)
     assert ShardSpec.parse(str(spec)) == spec

@@ -171,8 +171,8 @@ def _explain(state: _Comparison, result: Result, verdict: Verdict, finding: Find
     if verdict.note:
         finding.evidence.append(verdict.note)
     finding.ranks = _ranks(state, verdict.name)
-    full = verdict.name in state.candidate_names and all(
-        side.level(verdict.name) == "full" for side in (state.reference, state.candidate)
+    full = all(
+        verdict.name in side and side.level(verdict.name) == "full" for side in (state.reference, state.candidate)
     )
     structural = any(p.kind != "replica conflict" for p in verdict.problems)
     for rule in RULES if full or structural else WITHOUT_TENSORS:

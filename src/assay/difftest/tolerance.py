@@ -188,7 +188,9 @@ def condition_number(
         v = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype).to(x.device)
         y, jv = torch.func.jvp(function, (x,), (v,))[:2]
         norm = torch.linalg.vector_norm
-        total += float(norm(jv.double()) / norm(v.double()) * norm(x.double()) / norm(y.detach().double())) ** 2
+        total += (
+            float(norm(jv.detach().double()) / norm(v.double()) * norm(x.double()) / norm(y.detach().double())) ** 2
+        )
     return math.sqrt(total / directions)
 
 
