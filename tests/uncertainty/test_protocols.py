@@ -508,3 +508,83 @@ def test_the_benchmark_runs_and_knows_what_fits(tmp_path):
     assert benchmark.applicable(benchmark.tasks["select-wine"], benchmark.methods["laplace_ridge"])
     quick = benchmark.quick_grid
     assert len(quick["methods"]) >= 3
+
+
+def test_rows_of_two_methods_are_compared_and_their_means_are_the_metrics(tmp_path):
+    from assay.uncertainty.benchmark import benchmark
+
+    tasks = {
+        "select-wine": "aurc",
+        "active-wine": "active_area",
+        "first-order-gaussians": "tv",
+        "regress-curve": "crps",
+    }
+    methods = ["frequencies", "bagged_trees", "forest", "laplace_ridge", "bagged_regression_trees"]
+    results = benchmark.run(tasks=tasks, methods=methods, seeds=[0, 1], store=tmp_path, progress=False)
+    assert results.exit_code == 0
+    for task, metric in tasks.items():
+        method = "bagged_regression_trees" if task == "regress-curve" else "forest"
+        other = {"regress-curve": "laplace_ridge", "active-wine": "bagged_trees"}.get(task, "frequencies")
+        for name in (metric, "headline"):
+            means = {r.method: r.mean for r in results.leaderboard(name, task=task).rows}
+            kept = [rows.mean() for rows in results.rows(name, task, method).values()]
+            assert np.mean(kept) == pytest.approx(means[method], abs=1e-9)
+        found = results.compare_rows(method, other, "headline", task)
+        assert found.winner in (method, other, None)
+        if task in ("select-wine", "first-order-gaussians", "regress-curve"):
+            assert found.winner == method
+
+
+def test_a_task_without_its_file_is_skipped_by_name(tmp_path, monkeypatch):
+    from assay.uncertainty.benchmark import benchmark
+
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ASSAY_DATA_DIR", str(tmp_path / "none"))
+    names = ["first-order-sjaffe", "first-order-cifar10h", "active-letter"]
+    for name in names:
+        benchmark.tasks[name].forget()
+    results = benchmark.run(tasks=names, methods=["frequencies", "forest"], seeds=[0], store=tmp_path, progress=False)
+    for name in names:
+        benchmark.tasks[name].forget()
+    assert results.exit_code == 0
+    said = [json.loads(path.read_text()) for path in tmp_path.glob("uncertainty/*/run.json")]
+    assert {r["status"] for r in said} == {"skipped"}
+    by_task = {r["task"]: r["failure"]["message"] for r in said}
+    assert "ldl_sjaffe.npz" in by_task["first-order-sjaffe"]
+    assert "cifar10h_counts.npz" in by_task["first-order-cifar10h"]
+    assert "letter.arff" in by_task["active-letter"]
+
+
+def test_a_few_votes_predict_the_rest(public_table, tmp_path):
+    from assay.uncertainty.benchmark import benchmark
+    from assay.uncertainty.generators import split_votes
+
+    counts = public_table("cifar10h").counts
+    few, rest = split_votes(counts, 5, seed=0)
+    assert (few.sum(1) == 5).all() and (few + rest == counts).all()
+    benchmark.tasks["first-order-cifar10h"].forget()
+    results = benchmark.run(
+        tasks=["first-order-cifar10h"], methods=["frequencies", "forest"], seeds=[0], store=tmp_path, progress=False
+    )
+    means = {r.method: r.mean for r in results.leaderboard("tv").rows}
+    assert means["forest"] < 0.1 < means["frequencies"]
+
+
+def test_cases_are_tasks(tmp_path):
+    from assay.uncertainty.benchmark import benchmark
+
+    results = benchmark.run(
+        tasks=["case-graph", "case-language"],
+        methods=["gpn", "gpn_no_edges", "semantic_entropy_rao", "string_entropy", "frequencies"],
+        seeds=[0],
+        store=tmp_path,
+        progress=False,
+    )
+    assert results.exit_code == 0
+    graph = {r.method: r.mean for r in results.leaderboard("accuracy", task="case-graph").rows}
+    assert graph["gpn"] > graph["gpn_no_edges"]
+    errors = {r.method: r.mean for r in results.leaderboard("entropy_error", task="case-language").rows}
+    assert errors["semantic_entropy_rao"] < 0.1 < 1.0 < errors["string_entropy"]
+    stream = benchmark.tasks["case-stream"]
+    assert benchmark.applicable(stream, benchmark.methods["online_bagging"]) is None
+    assert benchmark.applicable(stream, benchmark.methods["forest"])
