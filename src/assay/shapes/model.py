@@ -7,7 +7,6 @@ stored and not a model, because a stored model would be a pickle.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -236,11 +235,13 @@ def cross_validate(
     return out
 
 
-def main(n_shapes: int = 480) -> None:
-    """Make the table of the package, and print how model and rules do on shapes that the model has not seen."""
+def main(seeds: Sequence[int] = range(1001, 1006), shapes: int = 48) -> None:
+    """Make the table of the package, and print how model and rules do; the model on shapes that it has not seen."""
     from assay.shapes.labels import label_scores
 
-    rows, labels, rules = table_of_shapes(n_shapes, random_state=1)
+    parts = [table_of_shapes(shapes, random_state=seed) for seed in seeds]
+    rows = [row for part in parts for row in part[0]]
+    labels, rules = np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
     write_table(TABLE, rows, labels, rules)
     for name, scores in (("model", cross_validate(rows, labels)), ("rules", rules)):
         found = label_scores(scores, labels.astype(np.float64))
@@ -248,4 +249,4 @@ def main(n_shapes: int = 480) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 480)
+    main()

@@ -12,6 +12,7 @@ from assay.shapes.reeb.simplify import Feature
 
 SHARE = 0.8
 OVERLAP = 0.5
+NEGLIGIBLE = 1e-3
 
 
 def confidences(
@@ -32,13 +33,15 @@ def confidences(
 ) -> list[float]:
     """Share of subsamples in which each feature of a tower comes back.
 
-    The neighbour graph and the kernel are those of the whole, restricted; diffusion, lens, slabs, tower and choice of
-    level are made again. A leaf arc has come back when one of the subsample holds half of its points, or the other way
-    round; the i-th strongest loop when there are at least i loops.
+    The neighbour graph and the kernel are those of the whole, restricted; diffusion (without the eigenpairs that add
+    nothing to the distance), lens, slabs, a tower of half as many levels and the choice of one are made again. A leaf
+    arc has come back when one of the subsample holds half of its points, or the other way round; the i-th strongest
+    loop when there are at least i loops.
     """
     if not tower.features:
         return []
     rng = np.random.default_rng([random_state, 2])
+    n_components = enough_components(component, n_components)
     n = len(component.points)
     hits = np.zeros(len(tower.features))
     place = np.empty(len(points), dtype=np.int64)
@@ -56,7 +59,7 @@ def confidences(
             again.weights,
             n_intervals=len(tower.slabs.members),
             overlap=overlap,
-            n_levels=n_levels,
+            n_levels=max(2, n_levels // 2),
             least_mass=SHARE * least_mass,
             leaf_floor=floors[0],
             loop_floor=floors[1],
@@ -68,6 +71,15 @@ def confidences(
         place[component.points[inside]] = np.arange(len(inside))
         hits += came_back(tower.features, other.features, place[component.points])
     return (hits / n_bootstrap).tolist()
+
+
+def enough_components(component: Component, n_components: int) -> int:
+    """Eigenpairs whose weight in the diffusion distance is at least a thousandth of the largest; 4 or more."""
+    diffusion = component.diffusion
+    powers = np.abs(diffusion.eigenvalues[1:]) ** diffusion.t
+    if not len(powers):
+        return n_components
+    return min(n_components, max(4, 2 + int(np.flatnonzero(powers >= NEGLIGIBLE * powers.max())[-1])))
 
 
 def came_back(features: list[Feature], others: list[Feature], place: np.ndarray) -> np.ndarray:
