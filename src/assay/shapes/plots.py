@@ -191,7 +191,7 @@ def plot_persistence(tower: ReebTower) -> Figure:
         fontsize=7,
     )
     axes.invert_yaxis()
-    axes.set_xlabel("persistence (lens length x root of mass); bar: what Gaussian clouds leave", fontsize=8)
+    axes.set_xlabel("persistence; bar: what Gaussian clouds leave", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
