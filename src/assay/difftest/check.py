@@ -448,7 +448,7 @@ class _Comparison:
         reference, merged = self.pair(name)
         assert reference is not None
         entry = self.candidate.entries(name)[0][1]
-        limit, reason = self.tolerance.of(name, entry.dtype)
+        limit, reason = self._limit(name, entry.dtype)
         problems = self._kept(merged.problems, name, limit)
         if self.dead and any(p.kind == "missing region" for p in problems):
             return self._what_is_left(name, order, limit, reason)
@@ -476,6 +476,16 @@ class _Comparison:
             name, order, relative, limit, reason, status, gap.reference, gap.largest, gap.cosine,
             gap.scale if math.isfinite(gap.scale) else 0.0, problems, note,
         )  # fmt: skip
+
+    def _limit(self, name: str, dtype: str = "float32") -> tuple[float, str]:
+        """Tolerance of a tensor; one that the reference holds under another name has that name's."""
+        known = self.tolerance.relative
+        for _ in range(8):
+            target = self.reference.alias(name) if name not in known else ""
+            if not target:
+                break
+            name = target
+        return self.tolerance.of(name, dtype)
 
     def _judge(self, name: str, gap: Distance, limit: float) -> tuple[float, bool]:
         if gap.reference == 0.0 and not gap.bad:
@@ -521,7 +531,7 @@ class _Comparison:
         return None
 
     def _digest(self, name: str, order: int) -> Verdict | None:
-        limit, reason = self.tolerance.of(name)
+        limit, reason = self._limit(name)
         reference, candidate, problems = self._digests(name)
         if reference is None or candidate is None:
             self.absent.append(name)
@@ -557,7 +567,7 @@ class _Comparison:
         return made[0], made[1], problems
 
     def _sample(self, name: str, order: int) -> Verdict | None:
-        limit, reason = self.tolerance.of(name)
+        limit, reason = self._limit(name)
         sides = []
         problems: list[Problem] = []
         for side in (self.reference, self.candidate):
@@ -588,7 +598,7 @@ class _Comparison:
             and logits_name in self.reference
             and reference.dtype == torch.int64
         ):
-            limit, _ = self.tolerance.of(logits_name)
+            limit, _ = self._limit(logits_name)
             logits = self.reference.tensor(logits_name)
             if logits.ndim == reference.ndim and logits.shape[:-1] == reference.shape[:-1]:
                 flips = compare_choices(name, reference, candidate, logits, limit)

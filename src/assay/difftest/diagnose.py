@@ -472,8 +472,9 @@ def rule_permutation(state: _Comparison, result: Result, v: Verdict, f: Finding)
             continue
         match = torch.cdist(b, a).argmin(1)
         matched = distance(a[match], b).relative
-        if matched <= max(4 * v.tolerance, 1e-6) and len(set(match.tolist())) == len(match):
-            moved = torch.nonzero(match != torch.arange(len(match)))[:, 0].tolist()
+        moved = torch.nonzero(match != torch.arange(len(match)))[:, 0].tolist()
+        good = matched <= max(v.tolerance, 1e-6) and matched < 0.2 * v.relative
+        if good and moved and len(set(match.tolist())) == len(match):
             text = f"{len(moved)} of {len(match)} slices of dimension {dim} are in another place: " + ", ".join(
                 f"{i} holds {int(match[i])}" for i in moved[:4]
             )
