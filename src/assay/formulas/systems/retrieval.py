@@ -185,11 +185,11 @@ class Retrieval:
     Examples
     --------
     >>> from assay.formulas import make_workbook, task_at, Workbook
-    >>> system = Retrieval([make_workbook("invoice", seed, "en") for seed in range(5)])
-    >>> cells = {"B3": "Product", "C3": "Units", "D3": "Unit price", "E3": "Line total"}
+    >>> system = Retrieval([make_workbook("inventory", seed, "en") for seed in range(5)])
+    >>> cells = {"B3": "Product", "C3": "Stock", "D3": "Price", "E3": "Value"}
     >>> cells |= {"B4": "Lamp", "C4": 2, "D4": 9.5, "B5": "Desk", "C5": 1, "D5": 120}
-    >>> "C4*D4" in [s.formula for s in system.suggest(task_at(Workbook.from_cells({"S": cells}), "S!E4"), 3)]
-    True
+    >>> system.suggest(task_at(Workbook.from_cells({"S": cells}), "S!E4"), 1)[0].formula
+    'C4*D4'
     """
 
     name = "retrieval"
