@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -194,3 +196,27 @@ def test_reset_gives_new_weights_by_seed():
     first = state(reset_parameters(model, 4)).clone()
     assert torch.equal(first, state(reset_parameters(model, 4)))
     assert not torch.equal(first, state(reset_parameters(model, 5)))
+
+
+def test_few_rows_go_on_until_they_have_made_the_least_number_of_steps():
+    x = torch.linspace(-1, 1, 12)[:, None]
+    loss = lambda net, batch, _step: torch.nn.functional.mse_loss(net(batch[0]), batch[1])  # noqa: E731
+    for least, steps in ((0, 6), (7, 9), (50, 51)):  # three steps an epoch, two epochs asked for
+        config = TrainConfig(epochs=2, min_steps=least, lr=0.01)
+        result = train(torch.nn.Linear(1, 1), loss, tensor_batches(x, x, batch_size=4), config)
+        assert (result.steps, len(result.losses)) == (steps, steps // 3)
+    with pytest.raises(ValueError, match="min_steps"):
+        TrainConfig(min_steps=-1)
+
+
+def test_a_model_may_clip_in_its_own_way():
+    class Own(torch.nn.Linear):
+        asked: ClassVar[list[float]] = []
+
+        def clip_grad_norm_(self, max_norm):
+            self.asked.append(max_norm)
+
+    x = torch.ones(4, 1)
+    loss = lambda net, batch, _step: net(batch[0]).mean()  # noqa: E731
+    train(Own(1, 1), loss, tensor_batches(x, batch_size=2), TrainConfig(epochs=1, clip_norm=2.5))
+    assert Own.asked == [2.5, 2.5]
