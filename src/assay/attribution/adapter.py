@@ -188,6 +188,7 @@ class TorchModel:
             self._check_factors(X[:2], y[:2])
         inputs, outputs, logits, owners = self._forward(X)
         found = []
+        shared = [_inputs(module, a, bias) for module, a in zip(owners, inputs, strict=True)]
         for i, function in enumerate(of):
             if callable(function):
                 seed = function(logits.detach())
@@ -196,8 +197,8 @@ class TorchModel:
             layers: list[Factor | Flat] = []
             if outputs:
                 ds = torch.autograd.grad(logits, outputs, seed, retain_graph=i + 1 < len(of), allow_unused=True)
-                for module, a, d, out in zip(owners, inputs, ds, outputs, strict=True):
-                    layers.append(_factor(module, a, torch.zeros_like(out) if d is None else d, bias))
+                for module, a, d, out in zip(owners, shared, ds, outputs, strict=True):
+                    layers.append(Factor(a, _outputs(module, torch.zeros_like(out) if d is None else d)))
             if self._flat:
                 layers.append(Flat(self._flat_gradients(X, y, function)))
             found.append(Gradients(layers))
@@ -438,21 +439,27 @@ def _has_factors(module: nn.Module) -> bool:
 
 
 def _factor(module: nn.Module, a: Tensor, d: Tensor, bias: bool) -> Factor:
+    return Factor(_inputs(module, a, bias), _outputs(module, d))
+
+
+def _inputs(module: nn.Module, a: Tensor, bias: bool) -> Tensor:
+    """Inputs (rows, inputs) or (rows, positions, inputs), with a column of ones for the bias."""
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        kernel: Any = module.kernel_size
+        padding: Any = module.padding
+        dilation, stride = module.dilation, module.stride
         if isinstance(module, nn.Conv1d):
-            a = nn.functional.unfold(
-                a.unsqueeze(2),
-                (1, *module.kernel_size),
-                (1, *module.dilation),
-                (0, *module.padding),
-                (1, *module.stride),
-            )
-        else:
-            padding: Any = module.padding
-            a = nn.functional.unfold(a, module.kernel_size, module.dilation, padding, module.stride)
-        a, d = a.transpose(1, 2), d.flatten(2).transpose(1, 2)
+            a, kernel, padding = a.unsqueeze(2), (1, *kernel), (0, *padding)
+            dilation, stride = (1, *dilation), (1, *stride)
+        a = nn.functional.unfold(a, kernel, dilation, padding, stride).transpose(1, 2)
     elif a.ndim > 3:
-        a, d = a.flatten(1, -2), d.flatten(1, -2)
+        a = a.flatten(1, -2)
     if bias and module.bias is not None:
         a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], -1)
-    return Factor(a, d)
+    return a
+
+
+def _outputs(module: nn.Module, d: Tensor) -> Tensor:
+    if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        return d.flatten(2).transpose(1, 2)
+    return d.flatten(1, -2) if d.ndim > 3 else d

@@ -40,9 +40,8 @@ class Factor:
             return (a @ b.T).mul_(d @ e.T)
         factored = a.shape[1] * b.shape[1] * (a.shape[2] + d.shape[2])
         if factored < self.width:
-            ab = torch.einsum("ilk,jmk->ijlm", a, b)
-            return torch.einsum("ilo,jmo,ijlm->ij", d, e, ab) if len(a) * len(b) < 64 else _blocked(a, d, b, e)
-        return self.flat() @ other.flat().T
+            return _blocked(a, d, b, e)
+        return flat_product(self.flat(), other)
 
     def squares(self) -> Tensor:
         """Squared norm of each row's gradient."""
@@ -98,7 +97,7 @@ class Flat:
         if len(self.g) <= 4 and other.a.ndim == 2:  # a summed gradient: d' M a, without the others' flat form
             m = self.g.reshape(len(self.g), other.d.shape[1], other.a.shape[1])
             return torch.stack([((other.d @ one) * other.a).sum(1) for one in m])
-        return self.g @ other.flat().T
+        return flat_product(self.g, other)
 
     def squares(self) -> Tensor:
         """Squared norm of each row."""
@@ -123,6 +122,17 @@ class Flat:
     def to(self, dtype: torch.dtype) -> Flat:
         """In another precision."""
         return Flat(self.g.to(dtype))
+
+
+def flat_product(g: Tensor, factor: Factor) -> Tensor:
+    """``g F'`` with the flat form F of many rows, of which only about 16 MB are made at a time."""
+    rows = len(factor.a)
+    out = torch.empty(len(g), rows, dtype=g.dtype, device=g.device)
+    step = max(1, (1 << 22) // factor.width)
+    for low in range(0, rows, step):
+        part = slice(low, low + step)
+        out[:, part] = g @ factor.part(part).flat().T
+    return out
 
 
 def _blocked(a: Tensor, d: Tensor, b: Tensor, e: Tensor) -> Tensor:

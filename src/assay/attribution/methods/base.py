@@ -113,20 +113,21 @@ class Attributor(BaseEstimator):
         self._ready(X_test, targets)
         if not 1 <= k <= self.n_train_:
             raise AttributionError(f"k is at least 1 and at most {self.n_train_} (training rows), not {k}")
+        budget = getattr(self, "memory", 1 << 30)
+        batch_size = max(1, min(batch_size, budget // (64 * self.n_train_)))  # scores of a batch: a sixteenth of it
         indices = np.zeros((len(X_test), k), dtype=np.int64)
         best = np.full((len(X_test), k), -np.inf, dtype=np.float32)
         filled = np.zeros(len(X_test), dtype=np.int64)
         for rows, part, scores in self._all_parts(X_test, targets, batch_size):
-            new = torch.as_tensor(scores)
-            new = -new if lowest else new
+            new = torch.as_tensor(scores).float()
+            places, values = _first_k(-new if lowest else new, k)
             had = int(filled[rows.start])
-            old_v = torch.as_tensor(best[rows, :had]).to(new.device)
-            old_i = torch.as_tensor(indices[rows, :had]).to(new.device)
-            values = torch.cat([old_v, new.float()], 1)
-            places = torch.cat([old_i, torch.arange(part.start, part.stop, device=new.device).expand(len(new), -1)], 1)
+            # rows kept so far have smaller numbers, so that a stable sort keeps the first of equal scores first
+            values = torch.cat([torch.as_tensor(best[rows, :had]).to(values), values], 1)
+            places = torch.cat([torch.as_tensor(indices[rows, :had]).to(places.device), places + part.start], 1)
             keep = min(k, values.shape[1])
-            chosen_v, chosen = values.sort(dim=1, descending=True, stable=True)
-            best[rows, :keep] = chosen_v[:, :keep].cpu().numpy()
+            values, chosen = values.sort(dim=1, descending=True, stable=True)
+            best[rows, :keep] = values[:, :keep].cpu().numpy()
             indices[rows, :keep] = places.gather(1, chosen[:, :keep]).cpu().numpy()
             filled[rows] = keep
         return indices, -best if lowest else best
@@ -183,6 +184,22 @@ class Attributor(BaseEstimator):
                         f"{float(values[t, i])} ({count} such scores in this block){self._explain_failure()}"
                     )
                 yield rows, part, values
+
+
+def _first_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Places (in rising order) and values of the k highest of each row; of equal scores the first are taken.
+
+    ``topk`` alone leaves the order of equal scores open; a sort of whole rows takes several times their memory.
+    """
+    k = min(k, scores.shape[1])
+    border = scores.topk(k, dim=1).values[:, -1:]
+    inside = scores >= border
+    extra = inside.sum(1) > k
+    for t in torch.nonzero(extra).flatten().tolist():  # equal scores at the border: drop the last of them
+        tied = torch.nonzero(scores[t] == border[t]).flatten()
+        inside[t, tied[k - int((scores[t] > border[t]).sum()) :]] = False
+    places = inside.nonzero()[:, 1].reshape(len(scores), k)
+    return places, scores.gather(1, places)
 
 
 class TrainGradients:

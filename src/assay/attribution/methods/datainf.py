@@ -68,7 +68,10 @@ class DataInf(GradientAttributor):
                 if isinstance(theirs, Factor) and theirs.a.ndim == 2 and len(weight) * 4 < len(theirs.a):
                     part = torch.stack([((theirs.d * w.unsqueeze(1)).T @ theirs.a).flatten() for w in weight])
                 else:
-                    part = weight @ theirs.flat()
+                    step = max(1, (1 << 23) // theirs.width)  # about 32 MB of flat rows at a time
+                    part = torch.zeros(len(weight), theirs.width, dtype=weight.dtype, device=weight.device)
+                    for low in range(0, weight.shape[1], step):
+                        part += weight[:, low : low + step] @ theirs.part(slice(low, low + step)).flat()
                 before = sums[k]
                 sums[k] = part if before is None else before + part
         return [s for s in sums if s is not None]

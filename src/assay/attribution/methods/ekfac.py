@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assay.attribution.adapter import TorchModel
 from assay.attribution.errors import AttributionError, NotFitted, UnsupportedModel
-from assay.attribution.gradients.containers import Factor, Flat, Gradients
+from assay.attribution.gradients.containers import Factor, Flat, Gradients, flat_product
 from assay.attribution.methods.base import GradientAttributor, TrainGradients
 from assay.attribution.methods.gradient import pairwise
 from assay.attribution.outputs import IGNORE, two_columns
@@ -259,7 +259,7 @@ def _against(asked: Tensor, layer: Factor) -> Tensor:
     outputs, inputs = layer.d.shape[-1], layer.a.shape[-1]
     if layer.a.ndim == 2 and len(asked) <= 4:
         return torch.stack([((layer.d @ m.reshape(outputs, inputs)) * layer.a).sum(1) for m in asked])
-    return asked @ layer.flat().T
+    return flat_product(asked, layer)
 
 
 def _class(c: int) -> Any:
