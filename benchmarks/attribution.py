@@ -1,7 +1,8 @@
 """The race against captum 0.9, kronfluence 1.0.1 and dattri 0.3: the same digits model, the same rows, one thread.
 
     make bench FIELD=attribution
-    make bench FIELD=attribution PARTS="farm graddot"
+    python benchmarks/attribution.py farm graddot      # parts of it
+    python benchmarks/attribution.py tables            # no rival: wrong labels found in tables, by way of ranking
 
 Recipe: digits / 16, ``randperm(1797, seed 0)``, 1437 rows for training and 360 for the test, MLP 64-64-10 with 20
 epochs of SGD; matrices are (360, 1437). LDS is against 50 retrained models, the same for both sides. Times are medians
@@ -52,6 +53,7 @@ from assay.attribution import (
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "build" / "peers" / "attribution"
 PARTS = ("farm", "graddot", "last", "influence", "ekfac", "self")
+EXTRA = ("tables",)
 warnings.simplefilter("ignore")
 
 Run = Callable[[], Any]
@@ -221,11 +223,35 @@ def farms(data: Any) -> None:
         print(f"{'':4s}largest difference of a margin {np.abs(a.outputs - b.outputs).max():.1e}")
 
 
+def tables() -> None:
+    """Average precision of each way of ranking rows, with a tenth of the labels flipped."""
+    import sklearn.datasets
+    from sklearn.metrics import average_precision_score
+
+    from assay.attribution import TableData, flip_labels, rank_rows
+    from assay.attribution.tables import WAYS
+
+    print(f"{'table':15s}{'seed':>5s}" + "".join(f"{way:>16s}" for way in WAYS))
+    for name in ("wine", "breast_cancer", "digits", "iris"):
+        X, y = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
+        X = ((X - X.mean(0)) / np.maximum(X.std(0), 1e-6)).astype(np.float32)[:800]
+        for seed in (0, 1):
+            labels, bad = flip_labels(y[:800], 0.1, seed=seed)
+            table = TableData(X, labels, list(range(int(y.max()) + 1)), [])
+            found = [average_precision_score(bad, rank_rows(table, way=way).suspicion) for way in WAYS]
+            print(f"{name:15s}{seed:5d}" + "".join(f"{v:16.2f}" for v in found), flush=True)
+
+
 def main() -> None:
     wanted = sys.argv[1:] or list(PARTS)
-    unknown = [p for p in wanted if p not in PARTS]
+    unknown = [p for p in wanted if p not in (*PARTS, *EXTRA)]
     if unknown:
-        sys.exit(f"no part is named {unknown[0]!r}; there are {', '.join(PARTS)}")
+        sys.exit(f"no part is named {unknown[0]!r}; there are {', '.join((*PARTS, *EXTRA))}")
+    torch.set_num_threads(1)
+    if "tables" in wanted:
+        tables()
+    if not set(wanted) & set(PARTS):
+        return
     if not ready():
         sys.exit("the rivals could not be installed")
     torch.set_num_threads(1)
