@@ -34,8 +34,8 @@ MAX_LENGTH = 65_536
 MAX_DEPTH = 200
 
 _END = r"(?![\w.(\[!?\\])"
-_IDENT = r"[^\W\d][\w.?\\]*|\\[\w.?\\]+|\\"
-_CELL = r"(\$?)([A-Za-z]{1,3})(\$?)([0-9]{1,7})"
+_IDENT = r"[^\W\d][\w.?\\]*+|\\[\w.?\\]*+"
+_CELL = r"(\$?+)([A-Za-z]{1,3}+)(\$?+)([0-9]{1,7}+)"
 _A1 = (
     rf"(?P<ref>{_CELL}(?::{_CELL}{_END}|{_END}))"
     r"|(?P<cols>(\$?)([A-Za-z]{1,3}):(\$?)([A-Za-z]{1,3})" + _END + ")"
@@ -47,18 +47,18 @@ _R1C1 = (
     rf"|(?P<cols>{_COL}(?::{_COL})?{_END})"
     rf"|(?P<rows>{_ROW}(?::{_ROW})?{_END})"
 )
-_NUMBER = r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[Ee][-+]?[0-9]+)?)"
+_NUMBER = r"(?P<number>(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[Ee][-+]?[0-9]+)?)"
 _STRING = r'(?P<string>"[^"]*(?:""[^"]*)*")'
 _FUNCTION = rf"(?P<function>({_IDENT})\()"
 _NAME = rf"(?P<name>{_IDENT})"
-_OPERATOR = r"(?P<op><>|<=|>=|[-+*/^&=<>%@#,;:(){}])"
+_OPERATOR = r"(?P<op>[-+*/^&=%@#,;:(){}]|<[>=]?|>=?)"
 _BLANK = r"(?P<blank>[ \t\r\n\xa0]+)"
 _BAD = r"(?P<bad>[\s\S])"
 _ERRORS = (
     r"(?P<error>\#(?:REF!|DIV/0!|N/A|NAME\?|NULL!|NUM!|VALUE!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!|CONNECT!"
     r"|UNKNOWN!|BUSY!|PYTHON!))"
 )
-_SHEET_PART = r"(?:[\w.\\?]|[^\x00-\x7f])+"
+_SHEET_PART = r"[\w.\\?\x80-\U0010ffff]++"
 _SHEET = (
     r"(?P<sheet>'[^']*(?:''[^']*)*'!|#REF!(?=\$?[A-Za-z])|"
     rf"(?:\[[^\[\]]*\])?(?:(?:{_SHEET_PART}:)?{_SHEET_PART})?!)"
