@@ -399,8 +399,8 @@ def extras(clock: Callable[[], float]) -> dict[str, float]:
 
     exact()
     found["exact"] = timed(exact)
-    # 16 transitions are two trajectories of the wine posterior, whose mean length is about 8
-    for name, batch in (("mdb_transitions", 2), ("mdb_trajectories", 16)):
+    # 16 transitions are about three trajectories of the wine posterior, whose mean length is about 5
+    for name, batch in (("mdb_transitions", 3), ("mdb_trajectories", 16)):
         trainer = Trainer(environment("dag"), "mdb", "mlp", Config(batch=batch))
         state, log = trainer.run(trainer.init(0), 300)
         box = [state]
@@ -508,7 +508,7 @@ def extra_lines(given: argparse.Namespace) -> list[str]:
         verdict("exact posterior of 29,281 graphs, seconds", found["posterior"], 2.0, least=False),
         verdict("exact distribution of 160,000 cells, seconds", found["exact"], 1.0, least=False),
         verdict(
-            f"DAG of five, MDB, 2 trajectories of {found['mdb_transitions_length']:.1f} transitions, updates a second",
+            f"DAG of five, MDB, 3 trajectories of {found['mdb_transitions_length']:.1f} transitions, updates a second",
             found["mdb_transitions"],
             1000.0,
         ),
