@@ -341,8 +341,8 @@ def test_check_15_a_scale_mismatch_is_found_at_the_scale_then_at_the_output(cand
     result, _, _ = candidate(Config(dtype="fp8", **SMALL), Layout(tp=2, dp=2, sp=True), bug=9)
     wrong = [f for f in result.findings if "recompute" not in f.phase]
     assert wrong[0].name.endswith("scale_x") and wrong[0].phase == "mark" and wrong[0].kind == "wrong amax group"
-    # whether the output is over its tolerance (4 times the perturbed 3 eps) too depends on how far apart the scales are:
-    # in the test bed by 7 %, which is not enough; where one shard is 0.6 times the other, it is
+    # whether the output is over its tolerance too (4 times the perturbed 3 eps) depends on how far apart the scales
+    # are: in the test bed by 7 %, which is not enough; where one shard is 0.6 times the other, it is
     from assay.difftest.testbed.fp8 import experiment
 
     assert experiment("rank scale") > 4 * experiment("perturbed")

@@ -308,7 +308,7 @@ def coverage_batch(
     tokens[places] = ends[: len(places)]
     tokens = tokens.reshape(shape)
     labels = np.roll(tokens, -1, axis=-1)
-    labels.reshape(-1)[rng.permutation(total)[: min(len(ends), total)]] = ends[: min(len(ends), total)]
+    order = rng.permutation(total)
     mask = np.ones(shape, bool)
     document = np.zeros(shape, np.int64)
     position = np.tile(np.arange(seq), (*shape[:2], 1))
@@ -324,6 +324,8 @@ def coverage_batch(
             if b == batch - 1 and padding:
                 document[m, b, -padding:] = -1
                 mask[m, b, -padding:] = False
+    counting = order[mask.reshape(-1)[order]]  # the ends stand in labels that count
+    labels.reshape(-1)[counting[: len(ends)]] = ends[: len(counting)]
     as_tensor = torch.from_numpy
     return Batch(as_tensor(tokens), as_tensor(labels), as_tensor(mask), as_tensor(document), as_tensor(position))
 

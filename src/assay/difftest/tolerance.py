@@ -417,22 +417,26 @@ def _perturb(
         for k in range(repeats):
             with perturbation(model, kind, size, at=at, seed=seed * 1000 + 10 * k + len(kind)):
                 run(deviation)
-    turned = _turned_updates(get, dtypes)
     for name, value in moved.items():
-        tolerance.relative[name] = max(safety * value, lowest[name], turned.get(name, 0.0))
+        tolerance.relative[name] = max(safety * value, lowest[name])
         tolerance.reasons[name] = "perturb" if safety * value >= tolerance.relative[name] else "floor"
+    for name, value in _turned_updates(get, dtypes, tolerance).items():
+        if value > tolerance.relative.get(name, math.inf):
+            tolerance.relative[name] = value
+            tolerance.reasons[name] = "turned updates"
 
 
 FLIPS = 4
 
 
-def _turned_updates(get: Any, dtypes: Mapping[str, str]) -> dict[str, float]:
+def _turned_updates(get: Any, dtypes: Mapping[str, str], tolerance: Tolerance) -> dict[str, float]:
     """Floor for parameters after the step.
 
     An optimizer that divides by the size of the gradient (Adam: its first update is the learning rate times the sign)
-    turns an element's update round where the gradient is smaller than its rounding error. m such elements move the
-    parameter by ``2 sqrt(m) max|update|``. The perturbed runs show the usual m; that none was turned in a few runs does
-    not mean that none can be, so m = 4 is always allowed.
+    turns an element's update round where the gradient is smaller than its error. m such elements move the parameter by
+    ``2 sqrt(m) max|update|``. The gradient's tolerance tau allows an element an error of three times
+    ``tau ||g|| / sqrt(n)``, so m is the number of elements below that; at least 4, since a few perturbed runs without
+    any do not mean that there can be none.
     """
     floors: dict[str, float] = {}
     for name in dtypes:
@@ -444,7 +448,14 @@ def _turned_updates(get: Any, dtypes: Mapping[str, str]) -> dict[str, float]:
             continue
         norm = float(torch.linalg.vector_norm(after.double()))
         largest = float((after.double() - before.double()).abs().max())
-        value = 2 * math.sqrt(FLIPS) * largest / norm if norm else 0.0
+        gradient_name = str(Name(n.step, None, "main_grad", n.module, n.slot))
+        gradient = get(gradient_name)
+        turned = FLIPS
+        if gradient is not None and gradient.numel():
+            typical = float(torch.linalg.vector_norm(gradient.double())) / math.sqrt(gradient.numel())
+            limit = 3 * tolerance.of(gradient_name)[0] * typical
+            turned = max(FLIPS, int((gradient.double().abs() < limit).sum()))
+        value = 2 * math.sqrt(turned) * largest / norm if norm else 0.0
         floors[name] = value
         for phase in ("optim.main_param", "optim.master_param"):
             floors[str(Name(n.step, None, phase, n.module, n.slot))] = value

@@ -12,11 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from assay.difftest.check import Result, compare
 from assay.difftest.store import Trace
+from assay.difftest.tensors import coverage
 from assay.difftest.testbed.bugs import BUGS, Bug
 from assay.difftest.testbed.config import Config, Layout
-from assay.difftest.testbed.launch import launch, reference_tolerance, run_reference
+from assay.difftest.testbed.launch import launch, reference_tolerance, routing_of, run_reference
 from assay.difftest.testbed.pool import Pool
 from assay.difftest.tolerance import Tolerance
 
@@ -73,7 +76,15 @@ def compare_case(
     tolerance = reference_tolerance(config, reference)
     tolerance.save(folder / "tolerance.json")
     candidate = launch(config, layout, folder / "candidate", bug=bug, reference=reference.folder, pool=pool, **options)
-    result = compare(reference, candidate, tolerance)
+    experts: dict[str, torch.Tensor] = {}
+    for key, chosen in routing_of(reference).items():
+        layer = key.split("/")[0]
+        experts[layer] = torch.cat([experts[layer], chosen]) if layer in experts else chosen
+    reached = coverage(
+        config.data(), vocab=config.vocab, tp=layout.tp, cp=layout.cp, dp=layout.dp, experts=experts or None,
+        n_experts=config.experts,
+    )  # fmt: skip
+    result = compare(reference, candidate, tolerance, coverage=reached)
     return Case(result, total_loss(candidate), total_loss(reference), time.perf_counter() - started, tolerance)
 
 

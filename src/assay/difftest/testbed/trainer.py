@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from assay.difftest.collect import mark
 from assay.difftest.testbed.bugs import Switches
 from assay.difftest.testbed.config import Config, Layout
-from assay.difftest.testbed.gpt import GPT, Micro
+from assay.difftest.testbed.gpt import GPT, Linear, Micro
 from assay.difftest.testbed.groups import Groups, all_gather, reduce_scatter
 from assay.difftest.testbed.parallel import LocalMicro, Stages
 from assay.difftest.testbed.pipeline import Pipeline
@@ -328,6 +328,8 @@ class FsdpTrainer:
             fully_shard(block, mesh=self.mesh, mp_policy=policy)
         fully_shard(self.model, mesh=self.mesh, mp_policy=policy)
         for module in self.model.modules():
+            if isinstance(module, Linear):
+                module.reduce = self._largest
             if isinstance(module, FSDPModule):
                 # gloo has no scaled sum: a plain sum, with the division (here by 1) outside of it
                 module.set_force_sum_reduction_for_comms(True)
@@ -335,6 +337,12 @@ class FsdpTrainer:
         self.parameters = dict(self.model.named_parameters())
         self.optimizer = MasterAdam({n: p.to_local() for n, p in self.parameters.items()}, config.lr)  # type: ignore[attr-defined]
         self.losses: list[float] = []
+
+    def _largest(self, amax: Tensor) -> Tensor:
+        """FP8 scales belong to the whole micro-batch."""
+        out = amax.clone()
+        dist.all_reduce(out, op=dist.ReduceOp.MAX)
+        return out
 
     @property
     def models(self) -> nn.Module:
