@@ -26,7 +26,9 @@ CLOUDS = 200
 SIZES = (200, 700, 2000)  # larger components are judged as 2000 points: past 5000 cells they are so many landmarks
 RANKS = (2, 3, 5, 12, 30)
 LOWEST = (0.01, 0.03)  # what is weaker is not looked at
-SAFE = (0.02, 0.06)  # no floor is below this: cells are not quite Gaussian
+# No floor is below these: cells are not quite Gaussian. From the centre the range is about half as long, so the same
+# arc or loop has twice the persistence there.
+SAFE = {"geodesic": (0.02, 0.06), "eccentricity": (0.05, 0.12), "psi_1": (0.02, 0.06)}
 # By lens; rows: SIZES; columns: RANKS; (leaf arc, loop).
 FLOORS: dict[str, tuple[tuple[tuple[float, float], ...], ...]] = {
     "geodesic": (
@@ -66,7 +68,8 @@ def null_floors(n: int, rank: int, lens: str = "geodesic") -> tuple[float, float
     y = np.clip(np.log(rank), np.log(RANKS[0]), np.log(RANKS[-1]))
     by_rank = [[np.interp(x, np.log(SIZES), table[:, j, kind]) for j in range(len(RANKS))] for kind in (0, 1)]
     leaf, loop = (float(np.interp(y, np.log(RANKS), values)) for values in by_rank)
-    return max(leaf, SAFE[0]), max(loop, SAFE[1])
+    least = SAFE[lens]
+    return max(leaf, least[0]), max(loop, least[1])
 
 
 def noise_of_cloud(
