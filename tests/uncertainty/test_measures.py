@@ -111,7 +111,7 @@ def test_memory_stays_flat_on_memory_maps(tmp_path, kind, measure):
     """From n to 3 n rows the peak grows by what the answer takes, a few numbers a row, not by the input."""
     import tracemalloc
 
-    slow = kind in ("level set", "logits") or (kind, measure) in (("hull", "zero_one"), ("dirichlet", "tv"))
+    slow = kind in ("level set", "logits", "kl ball") or (kind, measure) in (("hull", "zero_one"), ("dirichlet", "tv"))
     n, chunk = (30, 10) if slow else (3000, 100)
     peaks, bytes_a_row = [], 0
     for rows in (n, 3 * n):
