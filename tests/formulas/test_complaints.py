@@ -10,9 +10,11 @@ from assay.formulas import (
     CellRef,
     CircularReference,
     Engine,
+    EngineMissing,
     Judge,
     Task,
     Unsupported,
+    UnsupportedFunction,
     Workbook,
     likeness,
     parse,
@@ -163,3 +165,18 @@ def test_spilled_results_are_blocks():
     found = Engine("builtin").evaluate(book, "S", "C1", "A1:A2*2", array=True)
     assert isinstance(found, np.ndarray) and found.tolist() == [[2.0], [4.0]]
     assert Engine("builtin").evaluate(book, "S", "C1", "A1:A2*2") == 2.0  # the cell of the own row
+
+
+def test_what_is_not_known_has_a_name(monkeypatch):
+    """An evaluator raises `UnsupportedFunction`; an engine that is not installed says what to install."""
+    book = Workbook.from_cells({"S": {"A1": 1.0}})
+    with pytest.raises(UnsupportedFunction, match="BESSELJ") as caught:
+        Engine("builtin").evaluator(book).evaluate("BESSELJ(A1,1)", CellRef("S", 1, 2))
+    assert caught.value.name == "BESSELJ"
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EngineMissing, match="libreoffice-calc"):
+        Engine("libreoffice")
+    assert Engine("builtin").evaluate(book, "S", "B1", "NOW()") == Unsupported(
+        "NOW", "its value depends on the clock; give the engine a time (now=serial)"
+    )
+    assert Engine("builtin", now=45_000.25).evaluate(book, "S", "B1", "TODAY()") == 45_000.0
