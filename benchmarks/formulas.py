@@ -1,6 +1,7 @@
 """The races of the field: the parser against formulas, openpyxl's tokenizer and formualizer; and our own targets.
 
     make bench FIELD=formulas
+    .venv/bin/python benchmarks/formulas.py formats      dense against plain context, two small trainings
 
 Parsers read every fourth formula of the 62 public workbooks in file-name order (6,000 of them), without a memo, each
 side in the same run: formulas (`Parser().ast`) and formualizer (`parse`) in an environment of their own, whose times
@@ -234,7 +235,28 @@ def scoring() -> None:
     line("scoring", seconds, 60, seconds <= 60, " s")
 
 
+def formats() -> None:
+    """The same small network trained on the same tasks at 192 tokens of dense and of plain context."""
+    from assay.formulas.learned import PointerConfig, SketchPointer, train_pointer, training_tasks
+
+    tasks = training_tasks(90)
+    held = build_tasks(make_workbooks(30, seed=1), 150, "fresh", seed=1, abstain=0)
+    engine = Engine()
+    for fmt in ("dense", "plain"):
+        config = PointerConfig(width=64, encoder_layers=2, decoder_layers=1, fmt=fmt, budget=192)
+        began = time.process_time()
+        net, _ = train_pointer(tasks, config, epochs=10, lr=3e-3, batch_size=32, seed=0)
+        seconds = time.process_time() - began
+        system = SketchPointer(net)
+        results = [judged(t, "pointer", system.suggest(t, 5), 0.0, engine, copies=4) for t in held]
+        right = sum(r.top1 for r in results) / len(results)
+        print(f"{fmt}: {len(tasks)} tasks, {seconds:.0f} s, right on {right:.1%} of {len(held)} fresh tasks")
+
+
 if __name__ == "__main__":
+    if "formats" in sys.argv:
+        formats()
+        sys.exit()
     parsers()
     suggestions()
     contexts()
