@@ -53,7 +53,8 @@ class Verdict:
 
     Attributes
     ----------
-    outcome : {"right", "wrong", "unparsable", "circular", "not executable", "truth not executable"}
+    outcome : {"right", "wrong", "undecided", "unparsable", "circular", "not executable", "truth not executable"}
+        ``undecided``: equal on the workbook as it is, where no copy could be made (never counted as correct).
     copies : int
         Copies that were compared, the original aside.
     differs_on : str
@@ -143,13 +144,21 @@ class Judge:
                 return
 
     def _blank_places(self) -> list[Place]:
-        found: list[Place] = []
-        for sheet, row1, col1, row2, col2 in boxes(self.truth, self.book, self.task.cell):
-            for row in range(row1, min(row2, row1 + 30) + 1):
-                for col in range(col1, min(col2, col1 + 30) + 1):
-                    if self.book.sheets[sheet].get(row, col) is None or self._value((sheet, row, col)) is None:
-                        found.append((sheet, row, col))
-        return found[:200]
+        """Blank cells that the truth, or a formula between, refers to."""
+        found: dict[Place, None] = {}
+        chain = [(p, self.book.sheets[p[0]].formula(p[1], p[2]) or "") for p in self._between if p not in self.frozen]
+        forms = [(self.truth, self.task.cell)] + [(parse(text, CellRef(*p)), CellRef(*p)) for p, text in chain]
+        target = (self.task.cell.sheet, self.task.cell.row, self.task.cell.col)
+        for form, at in forms:
+            for sheet, row1, col1, row2, col2 in boxes(form, self.book, at):
+                for row in range(row1, min(row2, row1 + 30) + 1):
+                    for col in range(col1, min(col2, col1 + 30) + 1):
+                        place = (sheet, row, col)
+                        if place != target and place not in self._base and self._value(place) is None:
+                            found[place] = None
+            if len(found) > 200:
+                break
+        return list(found)[:200]
 
     # -- making the copies -----------------------------------------------------------------------------------------
 
@@ -347,6 +356,9 @@ class Judge:
             return Verdict("not executable", count, frozen=len(self.frozen))
         except CircularReference:
             return Verdict("circular", count, frozen=len(self.frozen))
+        if not self._made and form.canonical() != self.truth.canonical():
+            # equal on the workbook as it is, and nothing could be changed: that may be luck
+            return Verdict("undecided", 0, "no copy", None, len(self.frozen))
         return Verdict("right", count, "", self._text_copy(form), len(self.frozen))
 
     def _text_copy(self, form: Formula) -> bool | None:
