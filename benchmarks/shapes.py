@@ -319,7 +319,7 @@ def main() -> None:
         if not peer():
             print("the environment of the rivals cannot be made here; there is no race")
         else:
-            race(name, ours_cpu, own, truth, raced)
+            race(name, ours_cpu, ours, truth, raced)
             found = ask(name, "archetypes")["residual"]
             residual = pcha(X, 4).residual
             print(f"PCHA residual {residual:.6f}, archetypes {found:.6f}")
@@ -339,7 +339,7 @@ def ask(folder: str, rival: str, repeats: int = REPEATS) -> dict[str, Any]:
 def race(
     folder: str,
     ours_cpu: dict[int, float],
-    own: float,
+    ours: dict[int, tuple[int, int, int]],
     truth: dict[int, tuple[str, tuple[int, int, int]]],
     raced: list[int],
     repeats: int = REPEATS,
@@ -352,15 +352,19 @@ def race(
             print(f"{what:16s} {found['wall'][what]:.2f} s wall, {seconds:.2f} s processor", flush=True)
         if target is not None and f"{rival} 3000" in found["cpu"]:
             verdict(f"time against {rival} at 3000 cells", found["cpu"][f"{rival} 3000"] / ours_cpu[3000], target)
-        means = {
-            setting: statistics.fmean(errors(shape[str(i)], truth[i][1]) for i in raced)
-            for setting, shape in found["found"].items()
-            if len(shape) == len(raced)
-        }
-        if means:
-            best = min(means, key=lambda setting: means[setting])
-            print(f"{rival:10s} mean topology error {means[best]:.3f} at its best of {len(means)} settings ({best})")
-            verdict(f"topology errors against {rival} at its best", means[best] / max(own, 1e-3), 1)
+        pairs = {}
+        for setting, shape in found["found"].items():
+            both = [i for i in raced if str(i) in shape]  # a rival may fail on a shape; then neither side counts it
+            theirs = statistics.fmean(errors(shape[str(i)], truth[i][1]) for i in both)
+            pairs[setting] = theirs, statistics.fmean(errors(ours[i], truth[i][1]) for i in both), len(both)
+        if pairs:
+            best = min(pairs, key=lambda setting: pairs[setting][0])
+            theirs, own, count = pairs[best]
+            print(
+                f"{rival:10s} mean topology error {theirs:.3f} at its best of {len(pairs)} settings ({best}), "
+                f"tower {own:.3f}, {count} shapes"
+            )
+            verdict(f"topology errors against {rival} at its best", (theirs + 1e-3) / (own + 1e-3), 1)
 
 
 if __name__ == "__main__":
