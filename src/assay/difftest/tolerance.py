@@ -441,7 +441,7 @@ def _turned_updates(get: Any, dtypes: Mapping[str, str], tolerance: Tolerance) -
     floors: dict[str, float] = {}
     for name in dtypes:
         n = Name.parse(name)
-        if n.phase != "param_after":
+        if n.phase not in ("param_after", "optim.main_param", "optim.master_param"):
             continue
         before, after = get(str(Name(n.step, None, "param", n.module, n.slot))), get(name)
         if before is None or after is None or before.shape != after.shape or not after.is_floating_point():
@@ -457,8 +457,6 @@ def _turned_updates(get: Any, dtypes: Mapping[str, str], tolerance: Tolerance) -
             turned = max(FLIPS, int((gradient.double().abs() < limit).sum()))
         value = 2 * math.sqrt(turned) * largest / norm if norm else 0.0
         floors[name] = value
-        for phase in ("optim.main_param", "optim.master_param"):
-            floors[str(Name(n.step, None, phase, n.module, n.slot))] = value
     return floors
 
 
