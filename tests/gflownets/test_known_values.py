@@ -607,9 +607,10 @@ def test_check_12_resume_is_identical_to_the_last_bit(tmp_path):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def test_check_12_seeds_together_equal_seeds_alone():
+@pytest.mark.parametrize("vectorised", [True, False])
+def test_check_12_seeds_together_equal_seeds_alone(vectorised):
     trainer = Trainer(Hypergrid(2, 6), "tb", "mlp", Config(backward="learned", net={"hidden": 32}))
-    _, together = trainer.run_seeds(trainer.init_seeds(range(8)), 10)
+    _, together = trainer.run_seeds(trainer.init_seeds(range(8)), 10, vectorised=vectorised)
     for seed in range(8):
         _, alone = trainer.run(trainer.init(seed), 10)
         np.testing.assert_allclose(together.loss[seed], alone.loss, rtol=1e-4, atol=1e-5)
