@@ -186,6 +186,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path):
     assert "run the same command again to go on" in error
     assert "Traceback" not in error
     assert not list((store / "mine" / ".claims").iterdir())
+    assert all(json.loads(path.read_text())["status"] == "ok" for path in store.glob("mine/*/run.json"))
 
 
 def test_a_missing_extra_is_one_line_with_the_command(monkeypatch):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-Diagram = Float[np.ndarray, "pairs 2"]
+Diagram = Float[np.ndarray, "_ 2"]
 
 
 def extended_persistence(

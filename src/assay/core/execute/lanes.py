@@ -73,6 +73,8 @@ class Lane:
         self.number = number
         self.status_file = scratch / f"lane-{number}.json"
         self.store = Store(grid.store)
+        self.stopped = False
+        self._lock = threading.Lock()
         self._executor: Any = None
         self._payload = cloudpickle.dumps(grid)
 
@@ -96,6 +98,10 @@ class Lane:
                     problem = WorkerDied(f"the worker process ended without a word ({_how(error)})")
             self.close()
             current = self._status().get("key")
+            if self.stopped:
+                if current is not None:
+                    self._release(current)
+                return results
             if current is None:  # not even the first job began
                 failed_starts += 1
                 if failed_starts == 2:
@@ -104,8 +110,7 @@ class Lane:
             for job in left:
                 if job.key == current:
                     record = self.grid.record(job, status="failed", failure=failure_of(problem), started=now())
-                    claim = self.store.folder(self.grid.benchmark.name) / ".claims" / job.key
-                    claim.unlink(missing_ok=True)
+                    self._release(job.key)
                     self.store.commit(record, self.store.stage(self.grid.benchmark.name, job.key))
                     results.append(("failed", 0.0))
                     break
@@ -113,13 +118,29 @@ class Lane:
                 results.append((present.status if present else "elsewhere", 0.0))
         return results
 
+    def _release(self, key: str) -> None:
+        """Give up the claim of a process that is gone."""
+        (self.store.folder(self.grid.benchmark.name) / ".claims" / key).unlink(missing_ok=True)
+
     def close(self) -> None:
-        """End the process."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=True, kill_workers=True)
-            self._executor = None
+        """End the process; the next job starts another."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True, kill_workers=True)
+
+    def stop(self) -> None:
+        """End the process for good, also while the lane's thread is at starting one."""
+        self.stopped = True
+        self.close()
 
     def _start(self) -> Any:
+        with self._lock:
+            if self.stopped:
+                raise WorkerDied("the grid was interrupted")
+            return self._running()
+
+    def _running(self) -> Any:
         if self._executor is None:
             from loky.process_executor import ProcessPoolExecutor
 
@@ -142,6 +163,8 @@ class Lane:
                 return None
             except NotYet:
                 pass
+            if self.stopped:
+                return WorkerDied("the grid was interrupted")
             status = self._status()
             if not status:
                 continue
@@ -241,7 +264,7 @@ def run_in_lanes(grid: Grid, todo: Sequence[Job], workers: int, display: Display
         finally:
             stop.set()
             for lane in lanes:
-                lane.close()
+                lane.stop()
             for thread in threads:
                 thread.join(5)
     if errors:
