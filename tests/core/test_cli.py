@@ -176,6 +176,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path):
         [sys.executable, "-m", "assay", "run", "mine", "--plugin", str(path), "--store", str(store), "-m", "mean",
          "--seeds", "0-99", "-w", "2"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        # a suite that a shell runs in the background is deaf to the signal, and so would be its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     while not list(store.glob("mine/*/run.json")):
         assert process.poll() is None
