@@ -192,7 +192,7 @@ def _idx(path: Path) -> np.ndarray:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Plain containers, texts and numpy arrays; any other class in the file is an error, and nothing is called."""
+    """Plain containers, texts and numpy arrays; any other name in the file is an error and is not called."""
 
     _ALLOWED: ClassVar = {
         ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
