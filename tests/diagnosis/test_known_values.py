@@ -126,6 +126,16 @@ def test_check_5_doa_equals_brute_force_with_ties():
         assert doa_pooled(mastery, made.data) == pytest.approx(_plain_doa(mastery, made.data), abs=1e-12)
 
 
+def test_check_5_doa_equals_brute_force_where_most_students_have_no_answer():
+    rng = np.random.default_rng(1)
+    for seed in range(5):
+        made = simulate_platform(300, 20, 6, density=0.7, seed=seed)
+        few = made.data.take(np.flatnonzero(rng.random(len(made.data)) < 0.04))
+        assert len(few.per_skill()[0]) < 300 * 6 / 4
+        mastery = rng.integers(0, 4, (300, 6)) / 4
+        assert doa_pooled(mastery, few) == pytest.approx(_plain_doa(mastery, few), abs=1e-12)
+
+
 def test_check_5_doa_equals_edustudio():
     try:
         from edustudio.evaltpl.interpretability_evaltpl import InterpretabilityEvalTPL
