@@ -130,6 +130,7 @@ class IRT(DiagnosisModel):
         answered, start = np.unique(student, return_index=True)
         n_slopes = 1 if self.model == "1pl" else j
         three = self.model == "3pl"
+        sign = 1 - 2 * y
 
         def objective(x: Array) -> tuple[float, Array]:
             theta, a, b = x[:s], x[s : s + n_slopes], x[s + n_slopes : s + n_slopes + j]
@@ -151,10 +152,13 @@ class IRT(DiagnosisModel):
                     np.bincount(item, d * (1 - sig) * c * (1 - c), j) + (g - LOWER_PRIOR[0]) / LOWER_PRIOR[1] ** 2
                 )
             else:
-                # -log P = log(1 + exp(-z)) for a right answer, and z more for a wrong one
-                e = np.exp(-np.abs(z))
-                value += np.sum(np.maximum(z, 0) + np.log1p(e)) - y @ z
-                r = np.where(z >= 0, 1, e) / (1 + e) - y
+                # -log P = log(1 + exp(-z)) for a right answer, log(1 + exp(z)) for a wrong one
+                e = z * sign
+                np.exp(np.minimum(e, 500.0, out=e), out=e)
+                r = e + 1
+                value += np.log(r).sum()
+                np.divide(e, r, out=r)
+                r *= sign
             rs = r * slope
             by_student = np.zeros(s)
             by_student[answered] = np.add.reduceat(rs, start)
@@ -176,14 +180,30 @@ class IRT(DiagnosisModel):
         if not three:
             self._alternate(x0, (s, n_slopes, j), student, item, y)
         tol = 1e-3 if self.tol is None else self.tol
+        # An ability has tens of answers, an item thousands: in units of its own curvature each asks for steps of one
+        # size, and the search needs a fraction of them (not with lower asymptotes, whose start is far from the mode).
+        scale = np.ones(len(x0)) if three else 1 / np.sqrt(self._curvature(x0, (s, n_slopes, j), student, item))
+        norm = np.inf
+
+        def scaled(u: Array) -> tuple[float, Array]:
+            nonlocal norm
+            value, gradient = objective(u * scale)
+            norm = float(np.abs(gradient).max())
+            return value, gradient * scale
+
+        def done(intermediate_result: Any) -> None:
+            if norm <= tol:  # of the point that was evaluated last, which is the one that the search moved to
+                raise StopIteration
+
         found = minimize(
-            objective,
-            x0,
+            scaled,
+            x0 / scale,
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": self.max_iter, "gtol": tol, "ftol": 0, "maxcor": 20, "maxfun": 2 * self.max_iter},
+            options={"maxiter": self.max_iter, "gtol": 0, "ftol": 0, "maxcor": 20, "maxfun": 2 * self.max_iter},
+            callback=done,
         )
-        norm = float(np.abs(found.jac).max())
+        norm = float(np.abs(found.jac / scale).max())
         self.n_iter_ = int(found.nit)
         if norm > max(10 * tol, tol):
             warnings.warn(
@@ -191,7 +211,7 @@ class IRT(DiagnosisModel):
                 NotConverged,
                 stacklevel=4,
             )
-        x = found.x
+        x = found.x * scale
         self.slope_ = np.exp(x[s : s + n_slopes]) * np.ones(j)
         self.intercept_ = x[s + n_slopes : s + n_slopes + j].copy()
         self.lower_ = expit(x[s + n_slopes + j :]) if three else np.zeros(j)
@@ -227,6 +247,20 @@ class IRT(DiagnosisModel):
             else:
                 a -= np.clip((np.sum(r * t) + 4 * a) / (np.sum(w * t * t) + 4), -0.5, 0.5)
                 b -= np.clip((b / 9 - np.bincount(item, r, j)) / (np.bincount(item, w, j) + 1 / 9), -1, 1)
+
+    def _curvature(self, x: Array, sizes: tuple[int, int, int], student: NDArray[Any], item: NDArray[Any]) -> Array:
+        """Diagonal of the expected second derivatives at ``x``, of a model without lower asymptotes."""
+        s, n_slopes, j = sizes
+        slope = (np.exp(x[s : s + n_slopes]) * np.ones(j))[item]
+        t = slope * x[student]
+        p = expit(t - x[s + n_slopes :][item])
+        w = p * (1 - p)
+        result = np.empty(len(x))
+        result[:s] = np.bincount(student, slope**2 * w, s) + 1
+        by_item = np.bincount(item, w * t * t, j)
+        result[s : s + n_slopes] = (by_item if n_slopes == j else by_item.sum()) + 4
+        result[s + n_slopes :] = np.bincount(item, w, j) + 1 / 9
+        return result
 
     def _map_se(self, data: ResponseData, theta: Array) -> Array:
         p, first, _ = item_terms(theta[data.student], data.item, self.slope_, self.intercept_, self.lower_)

@@ -104,9 +104,7 @@ def doa_per_kc(mastery: Mastery, data: ResponseData) -> PerKC:
     return result
 
 
-def _ranks(
-    mastery: NDArray[Any], student: NDArray[Any], skill: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], int]:
+def _ranks(mastery: NDArray[Any], student: NDArray[Any], skill: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
     """Rank of each row's mastery, equal for equal values, comparable within a skill; and the bits that it takes."""
     if mastery.size <= 4 * len(skill):
         order = np.argsort(mastery, axis=0)
