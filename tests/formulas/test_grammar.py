@@ -25,6 +25,8 @@ from assay.formulas.grammar.nodes import (
     StructuredRef,
     Unary,
 )
+from assay.formulas.grammar.parser import full_tree
+from assay.formulas.grammar.quick import quick_tree
 
 AT = CellRef("S", 10, 5)
 
@@ -230,6 +232,29 @@ def test_any_text_is_a_formula_or_a_named_error(text):
     except (FormulaSyntaxError, CellRefError):
         return
     assert parse(read.to_a1(), AT).tree == read.tree
+
+
+_FRAGMENTS = [
+    "A1", "$B$2", "A1:B2", "a:b", "$A:C", "1:3", "Sheet1!", "'x y'!", "T[a]", "T[[#This Row],[b c]]", "T[ a]", "[@a]",
+    "SUM(", "LOG10(", "F (", "(", ")", ",", "+", "-", "*", "^", "&", "<=", "=", "%", "#", "@", "{1,2}", "2.5", ".5",
+    "1E3", "1.", '"a"', '""""', "TRUE", "Rate", "x.y", "#REF!", " ", "\n", "XFE1", "A0", "A01", "A1048577", "A1B2", "!",
+]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(_tree, st.lists(st.sampled_from(_FRAGMENTS), min_size=1, max_size=9).map("".join)))
+def test_the_quick_reader_builds_the_tree_of_the_full_one_or_gives_up(text):
+    quick = quick_tree(text, 0)
+    if quick is not None:
+        assert repr(quick) == repr(full_tree(text))
+
+
+def test_the_quick_reader_knows_what_most_cells_hold():
+    for text in ("$A5*I$2", "-SUM(A1:B2, 3)%^2", 'IF(T[[#This Row],[a]]=List!$B$3,F(,),"x""")', "V(Q!$A:$N,TRUE)>=(x)"):
+        quick = quick_tree("=" + text, 1)
+        assert quick is not None and repr(quick) == repr(full_tree(text))
+    for text in ("A1:B2:C3", "SUM(A1 B1)", "#REF!", "{1}", "A1#", "@A1", "F(1", "1+", "A0", "(A1,B2)", "F()(1)", "A1)"):
+        assert quick_tree(text, 0) is None
 
 
 @settings(max_examples=100, deadline=None)

@@ -345,10 +345,10 @@ def prefixes(truth: str) -> list[str]:
     >>> prefixes("SUM(A1:A3)")
     ['=', '=SUM(']
     """
-    from assay.formulas.grammar.parser import _FULL_A1
+    from assay.formulas.grammar.parser import TOKENS_A1
 
     text = truth.lstrip("=")
-    ends = [0] + [m.end() for m in _FULL_A1.finditer(text) if m.lastgroup not in ("blank", "sheet", "sheets")]
+    ends = [0] + [m.end() for m in TOKENS_A1.finditer(text) if m.lastgroup not in ("blank", "sheet", "sheets")]
     return ["=" + text[:end] for end in ends if end < len(text) and text[end:].strip(") ") != ""]
 
 

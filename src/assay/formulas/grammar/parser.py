@@ -29,6 +29,7 @@ from assay.formulas.grammar.nodes import (
     StructuredRef,
     Unary,
 )
+from assay.formulas.grammar.quick import quick_tree
 
 MAX_LENGTH = 65_536
 MAX_DEPTH = 200
@@ -71,17 +72,14 @@ def _compiled(*parts: str) -> re.Pattern[str]:
     return re.compile("|".join(parts))
 
 
-# Formulas without sheets, errors and tables (most of them) are read with the short expression.
-_SHORT_A1 = _compiled(_OPERATOR, _FUNCTION, _A1, _NUMBER, _STRING, _NAME, _BLANK, _BAD)
-_FULL_A1 = _compiled(
+TOKENS_A1 = _compiled(
     _ERRORS.replace("REF!", r"REF!(?!\$?[A-Za-z])"), _STRING, _SHEET3, _SHEET, _STRUCTURED,
     _OPERATOR, _FUNCTION, _A1, _NUMBER, _NAME, _BLANK, _BAD,
 )  # fmt: skip
-_FULL_R1C1 = _compiled(
+_TOKENS_R1C1 = _compiled(
     _ERRORS.replace("REF!", r"REF!(?!\$?[A-Za-z])"), _STRING, _SHEET3, _SHEET, _R1C1, _STRUCTURED,
     _OPERATOR, _FUNCTION, _NUMBER, _NAME, _BLANK, _BAD,
 )  # fmt: skip
-_SPECIAL = re.compile(r"[!\[]|#[A-Z]")
 
 _BINDING = {
     "#": 110, ":": 100, " ": 90, ",": 80, "%": 65, "^": 60, "*": 50, "/": 50, "+": 40, "-": 40, "&": 30,
@@ -229,6 +227,12 @@ def parse_tree(text: str, at: CellRef | None = None, r1c1: bool = False) -> Node
     start = 1 if text[:1] == "=" else 0
     if len(text) > MAX_LENGTH:
         raise FormulaSyntaxError(text[:40], 0, f"at most {MAX_LENGTH} characters, not {len(text)}")
+    quick = None if r1c1 else quick_tree(text, start)
+    return quick if quick is not None else full_tree(text, start, at, r1c1)
+
+
+def full_tree(text: str, start: int = 0, at: CellRef | None = None, r1c1: bool = False) -> Node:
+    """The tree of any formula that begins at an offset, read by the full grammar."""
     kinds, values = _tokens(text, start, at, r1c1)
     parser = _Parser(text, start, kinds, values)
     tree = parser.expression(0)
@@ -240,7 +244,7 @@ def parse_tree(text: str, at: CellRef | None = None, r1c1: bool = False) -> Node
 def _position(text: str, start: int, index: int) -> int:
     """Offset of the token with that index (error path only)."""
     count = -1
-    pattern = _FULL_A1
+    pattern = TOKENS_A1
     for match in pattern.finditer(text, start):
         if match.lastgroup in ("blank", "sheet", "sheets"):
             continue
@@ -251,12 +255,7 @@ def _position(text: str, start: int, index: int) -> int:
 
 
 def _tokens(text: str, start: int, at: CellRef | None, r1c1: bool) -> tuple[list[str], list[Node | str]]:
-    if r1c1:
-        pattern = _FULL_R1C1
-    elif _SPECIAL.search(text):
-        pattern = _FULL_A1
-    else:
-        pattern = _SHORT_A1
+    pattern = _TOKENS_R1C1 if r1c1 else TOKENS_A1
     kinds: list[str] = []
     values: list[Node | str] = []
     sheet: tuple[str | None, str | None, str | None] | None = None
@@ -346,9 +345,7 @@ def _sheet(text: str) -> tuple[str | None, str | None, str | None]:
 
 
 def _ref(match: re.Match[str], sheet: _SheetParts) -> Node:
-    _, d1, letters, d2, digits, d3, letters2, d4, digits2 = match.group(
-        "ref", *_REF_GROUPS[match.re is _SHORT_A1]
-    )  # one call is quicker than eight
+    d1, letters, d2, digits, d3, letters2, d4, digits2 = match.group(*_REF_GROUPS)  # one call is quicker than eight
     col, row = column_number(letters), int(digits)
     if not col or not 0 < row <= MAX_ROW:
         return _not_a_cell(match[0], sheet)
@@ -371,7 +368,7 @@ def _groups(pattern: re.Pattern[str], name: str, count: int) -> tuple[int, ...]:
     return tuple(range(first + 1, first + 1 + count))
 
 
-_REF_GROUPS = {True: _groups(_SHORT_A1, "ref", 8), False: _groups(_FULL_A1, "ref", 8)}
+_REF_GROUPS = _groups(TOKENS_A1, "ref", 8)
 
 
 def _not_a_cell(text: str, sheet: _SheetParts) -> Node:
@@ -399,9 +396,9 @@ def _rows(match: re.Match[str], sheet: _SheetParts) -> Node:
 
 
 _R1C1_GROUPS = {
-    "ref": _groups(_FULL_R1C1, "ref", 4),
-    "cols": _groups(_FULL_R1C1, "cols", 2),
-    "rows": _groups(_FULL_R1C1, "rows", 2),
+    "ref": _groups(_TOKENS_R1C1, "ref", 4),
+    "cols": _groups(_TOKENS_R1C1, "cols", 2),
+    "rows": _groups(_TOKENS_R1C1, "rows", 2),
 }
 
 
