@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -180,6 +181,11 @@ _TITLES = {
 }
 _LOWER = {"rmse", "log_loss", "calibration_error", "monotonicity_violations"}
 _ALWAYS = {"accuracy", "rmse", "log_loss", "calibration_error"}
+_SHARES = {
+    "auc", "doa", "doa_pair_mean", "doa_train", "doa_all", "accuracy", "rmse", "calibration_error", "kc_auc",
+    "mastery_auc_truth", "classification_accuracy", "difficulty_accuracy", "monotonicity_violations", "identifiability",
+}  # fmt: skip
+_SIGNED = {"doa_gain", "kc_specificity", "mastery_vs_heldout", "classification_kappa", "difficulty_tau"}
 _ORDER = (
     "auc",
     "doa",
@@ -204,13 +210,19 @@ _ORDER = (
     "mean_distance",
     "normalised_distance",
 )
+
+
+def _metric(name: str) -> Metric:
+    """A figure with its direction, its name in tables and the range that it cannot leave."""
+    bounds = (-1.0 if name in _SIGNED else 0.0, 1.0 if name in _SHARES | _SIGNED else math.inf)
+    title = _TITLES.get(name, "")
+    return Metric(name, name not in _LOWER, title=title, may_be_undefined=name not in _ALWAYS, bounds=bounds)
+
+
 benchmark = Benchmark(
     "diagnosis",
     "Cognitive diagnosis of students",
-    [
-        Metric(name, name not in _LOWER, title=_TITLES.get(name, ""), may_be_undefined=name not in _ALWAYS)
-        for name in _ORDER
-    ],
+    [_metric(name) for name in _ORDER],
     diagnose_once,
     version="1",
     description="Models are fitted on training answers, stopped on validation answers and judged on test answers: "
