@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import warnings
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from scipy import sparse
 
 from assay.shapes import (
+    AnnotationColumnWarning,
     ConstantDataError,
     DisconnectedGraphWarning,
     DuplicateCellsWarning,
@@ -87,6 +90,30 @@ def test_duplicates_warn_and_components_warn():
         quick(np.concatenate([X, X + 100]))
     sizes = next(w.message.sizes for w in caught if isinstance(w.message, DisconnectedGraphWarning))
     assert sizes == [150, 150]
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        NonFiniteInputError(range(12), 40),
+        TooFewCellsError(3),
+        UnknownRepresentationError("X_umap", ["X_pca"]),
+        LabelSchemaError("clusters", "is empty"),
+        DisconnectedGraphWarning(np.array([300, 20])),
+        DuplicateCellsWarning(np.int64(5), 90),
+        AnnotationColumnWarning(["time_hour", "leiden"]),
+        RawCountsWarning("whole numbers"),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_errors_and_warnings_say_the_same_when_they_are_rebuilt(raised):
+    """Worker processes send them pickled, and test runners as the class and its ``args`` in plain values."""
+    again = pickle.loads(pickle.dumps(raised))
+    rebuilt = type(raised)(*json.loads(json.dumps(raised.args)))
+    assert str(raised) == str(again) == str(rebuilt)
+    assert vars(raised) == vars(again) == vars(rebuilt)
+    assert "'" not in str(DisconnectedGraphWarning([300, 20]))
+    assert "(300, 20 cells)" in str(DisconnectedGraphWarning([300, 20]))
 
 
 def test_wrong_options_are_named(y):

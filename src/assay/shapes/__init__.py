@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from assay.shapes.errors import (
+    AnnotationColumnWarning,
     ConfoundedSkeletonWarning,
     ConstantDataError,
     DisconnectedGraphWarning,
@@ -63,6 +64,7 @@ __all__ = [
     "DATASETS",
     "KINDS",
     "LABELS",
+    "AnnotationColumnWarning",
     "ConfoundedSkeletonWarning",
     "ConstantDataError",
     "DisconnectedGraphWarning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,15 +129,22 @@ def _label_part(labels: Mapping[str, float], truth: NDArray[np.float64]) -> dict
     return {"labels_right": scores["subset_accuracy"], "label_brier": scores["brier"], "label_f1": scores["micro_f1"]}
 
 
-def _generated(name: str, higher: bool, title: str = "", format: str = ".3f") -> Metric:
-    return Metric(name, higher, title=title, format=format, may_be_undefined=True)
+def _generated(
+    name: str,
+    higher: bool,
+    title: str = "",
+    format: str = ".3f",
+    bounds: tuple[float, float] | None = None,
+) -> Metric:
+    bounds = bounds or ((0.0, 1.0) if higher else (0.0, math.inf))  # scores are shares, errors and distances are not
+    return Metric(name, higher, title=title, format=format, may_be_undefined=True, bounds=bounds)
 
 
 benchmark = Benchmark(
     "shapes",
     "The shape of single-cell data",
     [
-        Metric("label_f1", True, "label F1 (micro)"),
+        Metric("label_f1", True, "label F1 (micro)", bounds=(0, 1)),
         _generated("overall", True),
         _generated("b0_error", False, "components, error", ".2f"),
         _generated("b1_error", False, "loops, error", ".2f"),
@@ -145,15 +153,15 @@ benchmark = Benchmark(
         _generated("leaf_f1", True, "leaf F1"),
         _generated("branch_f1", True, "branch point F1"),
         _generated("branches_f1", True, "branch assignment F1"),
-        _generated("geodesic_spearman", True),
-        _generated("pseudotime_spearman", True),
+        _generated("geodesic_spearman", True, bounds=(-1, 1)),
+        _generated("pseudotime_spearman", True, bounds=(-1, 1)),
         _generated("edit_distance", False, "graph edit distance", ".2f"),
         _generated("chamfer", False),
         _generated("hausdorff", False),
         _generated("bottleneck", False),
         _generated("wasserstein", False),
-        Metric("labels_right", True, "all labels right"),
-        Metric("label_brier", False, "label Brier score"),
+        Metric("labels_right", True, "all labels right", bounds=(0, 1)),
+        Metric("label_brier", False, "label Brier score", bounds=(0, 1)),
     ],
     evaluate,
     description="Generated skeletons are compared by topology and place; real sets by the shape that is known of them.",
@@ -161,7 +169,7 @@ benchmark = Benchmark(
     default_seeds=range(1),  # 120 generated tasks: pairs enough for the tests
 )
 for _kind in KINDS:
-    for _n in (500, 2000):
+    for _n in (500, 2000, 10_000):
         for _sigma in (0.02, 0.05, 0.1, 0.2, 0.4):
             for _imbalance in (1, 5, 20):
                 benchmark.add_task(

@@ -204,20 +204,21 @@ def detect_shape(
     >>> report.labels
     ['simple_traj']
     """
-    if isinstance(data, (str, Path)):
-        from assay.shapes.readers import read_cells
-
-        data = read_cells(data)
-    if groupby is not None:
-        return _by_group(data, groupby, use_rep, batch, covariates, stability, classifier, random_state, options)
     caught: list[str] = []
     with warning_module.catch_warnings(record=True) as raised:
         warning_module.simplefilter("always")
-        tower = ReebTower(random_state=random_state, **options).fit(data, use_rep=use_rep)
+        if isinstance(data, (str, Path)):
+            from assay.shapes.readers import read_cells
+
+            data = read_cells(data)
+        if groupby is None:
+            tower = ReebTower(random_state=random_state, **options).fit(data, use_rep=use_rep)
     for item in raised:
         warning_module.warn(item.message, stacklevel=2)
         if type(item.message).__module__.startswith("assay."):
             caught.append(str(item.message))
+    if groupby is not None:
+        return _by_group(data, groupby, use_rep, batch, covariates, stability, classifier, random_state, options)
     report = judge(tower, random_state=random_state)
     report.warnings += caught
     from assay.shapes.confounders import confounding

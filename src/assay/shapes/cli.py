@@ -26,6 +26,10 @@ def detect(
     ] = None,
     embedding: Annotated[str | None, typer.Option(help="Entry of obsm to draw on, such as X_umap.")] = None,
     color: Annotated[list[str] | None, typer.Option(help="Column of obs to colour by on the page; repeatable.")] = None,
+    obs: Annotated[
+        list[str] | None, typer.Option(help="Column of a table that is an annotation and no feature; repeatable.")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Column of a table to leave out; repeatable.")] = None,
     groupby: Annotated[str | None, typer.Option(help="Column of obs: one verdict a group.")] = None,
     batch: Annotated[str | None, typer.Option(help="Column of obs: warn if the skeleton follows it.")] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Subsamples for the confidence.")] = 30,
@@ -37,9 +41,18 @@ def detect(
     """Say what shape these cells have, why, and which analysis fits."""
     from assay.shapes.classify import GroupedReport, detect_shape
     from assay.shapes.data import DATASETS, load
-    from assay.shapes.readers import read_cells
+    from assay.shapes.readers import TABLES, kind_of, read_cells
 
-    data: Any = load(cells).X if cells in DATASETS and not Path(cells).exists() else read_cells(cells)
+    beside = dict.fromkeys([*(obs or []), *(color or []), *([batch] if batch else []), *([groupby] if groupby else [])])
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        if cells in DATASETS and not Path(cells).exists():
+            data: Any = load(cells).X
+        else:
+            data = read_cells(cells, obs=list(beside), exclude=exclude or [])
+            if beside and rep is None and kind_of(cells) in TABLES:
+                rep = "X"  # a table holds what is to be looked at, not counts
+    of_reading = [str(item.message) for item in raised if type(item.message).__module__.startswith("assay.")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they stand in the report
         report = detect_shape(
@@ -54,6 +67,8 @@ def detect(
             cache=cache,
         )
     if isinstance(report, GroupedReport):
+        for line in of_reading:
+            typer.echo(f"warning: {line}")
         for name, one in report.reports.items():
             typer.echo(f"{name}: {one.summary()}\n")
         for name, reason in report.failed.items():
@@ -62,11 +77,12 @@ def detect(
         for name, row in zip(names, report.distances, strict=True):
             typer.echo(f"{name:20s} " + " ".join(f"{x:6.3f}" for x in row))
         return
+    report.warnings = of_reading + report.warnings
     typer.echo(report.summary())
     if html is not None:
         from assay.shapes.prepare import column_of
 
-        columns = {name: column_of(data, name) for name in [*(color or []), *([batch] if batch else [])]}
+        columns = {name: column_of(data, name) for name in beside}
         report.to_html(html, None if embedding is None else _embedding(data, embedding), columns)
         typer.echo(f"page: {html}")
     if out is not None:

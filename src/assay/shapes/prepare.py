@@ -135,7 +135,7 @@ def prepare(
     """
     matrix, representation, notes = _matrix(data, use_rep)
     embedded = representation not in ("X", "array")
-    matrix, kept = _checked(matrix, notes, counts_matter=representation == "array")
+    matrix, kept = _checked(matrix, notes, counts_matter=not embedded)
     n_cells = len(kept)
     distinct, inverse, weights = _distinct(matrix)
     if len(distinct) < LEAST_CELLS:

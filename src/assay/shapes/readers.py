@@ -2,70 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.shapes.errors import LabelSchemaError, ShapeError, UnknownKindError
+from assay.shapes.errors import AnnotationColumnWarning, LabelSchemaError, ShapeError, UnknownKindError
 from assay.shapes.synthetic import LABELS, Shape
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = (".csv", ".tsv", ".txt", ".fcs")
+# Words in the name of a column that say it was written beside the measurement, not measured.
+WORDS = (
+    "time timepoint hour hours hr hrs day days week weeks minute minutes pseudotime dpt age stage batch sample donor "
+    "patient plate well replicate cluster clusters leiden louvain label labels celltype group condition treatment "
+    "barcode id index counts umis umi genes mito"
+)
+ANNOTATIONS = frozenset(WORDS.split())
+FEW_VALUES = 30
 PARTS = ("scRNAseq", "synthetic", "annotations", "labels")
 AGGREGATIONS = ("majority", "soft", "confidence_weighted", "union")
 
 
-def read_cells(path: str | Path) -> Any:
+def read_cells(path: str | Path, *, obs: Sequence[str] = (), exclude: Sequence[str] = ()) -> Any:
     """Cells of a file, by its kind.
+
+    Parameters
+    ----------
+    path : path
+    obs : sequence of str
+        Columns of a table that say something about the cells and are none of their features: they become ``obs``. Of
+        AnnData: columns that ``obs`` must hold.
+    exclude : sequence of str
+        Columns of a table (or genes of AnnData) that are left out altogether.
 
     Returns
     -------
     AnnData or array
         AnnData for ``.h5ad``, ``.loom`` and 10x folders (``matrix.mtx``); an array for ``.csv``, ``.tsv``, ``.txt``
-        (numeric columns, compressed too), ``.npy``, ``.npz`` (array ``X``) and ``.fcs``.
+        (numeric columns, compressed too), ``.npy``, ``.npz`` (array ``X``) and ``.fcs``. With ``obs``, tables are
+        AnnData too, whose features are those of ``use_rep="X"``.
 
     Raises
     ------
     ShapeError
-        If there is no such file, or its kind is unknown.
+        If there is no such file, its kind is unknown, or a column does not exist.
+
+    Warns
+    -----
+    AnnotationColumnWarning
+        If features of a table look like annotations; see `looks_annotated`.
     """
     path = Path(path)
     if not path.exists():
         raise ShapeError(f"there is no file {path}")
-    suffixes = [s.lower() for s in path.suffixes if s.lower() not in (".gz", ".bz2", ".xz", ".zip")]
-    kind = suffixes[-1] if suffixes else ""
+    kind = kind_of(path)
+    if kind in TABLES:
+        return _of_table(_table(path, kind), list(obs), list(exclude), path.name)
+    if kind in (".npy", ".npz"):
+        if obs or exclude:
+            raise ShapeError(f"{path.name} has no names of columns; leave them out before it is written")
+        return _array(path, kind)
     if path.is_dir():
-        return _tenx(path)
-    if kind == ".h5ad":
+        data = _tenx(path)
+    elif kind == ".h5ad":
         import anndata
 
-        return anndata.read_h5ad(path)
-    if kind == ".loom":
-        return _loom(path)
-    if kind in (".csv", ".tsv", ".txt"):
-        import pandas as pd
+        data = anndata.read_h5ad(path)
+    elif kind == ".loom":
+        data = _loom(path)
+    else:
+        raise ShapeError(
+            f"{path.name} is of no kind that is read here; give .h5ad, .loom, .csv, .tsv, .txt, .npy, .npz, .fcs or a 10x folder"  # noqa: E501
+        )
+    _all_there(obs, data.obs.columns, f"obs of {path.name}")
+    _all_there(exclude, data.var_names, f"{path.name} (genes)")
+    return data[:, ~data.var_names.isin(list(exclude))].copy() if exclude else data
 
-        table = pd.read_csv(path, sep="," if kind == ".csv" else r"\s+", comment="#")
-        numbers = table.select_dtypes("number")
-        first = str(table.columns[0])
-        if first.startswith("Unnamed") or first.lower() in ("cell", "cell_id", "index", "barcode"):
-            numbers = numbers.drop(columns=[table.columns[0]], errors="ignore")
-        if not numbers.shape[1]:
-            raise ShapeError(f"{path} has no numeric column")
-        return numbers.to_numpy(dtype=np.float64)
-    if kind == ".npy":
-        return np.load(path, allow_pickle=False)
-    if kind == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            if "X" not in file:
-                raise ShapeError(f"{path} has no array X; it holds {', '.join(file.files)}")
-            return file["X"]
+
+def kind_of(path: str | Path) -> str:
+    """Suffix that says what a file is, without that of its compression.
+
+    Examples
+    --------
+    >>> kind_of("cells.CSV.gz")
+    '.csv'
+    """
+    suffixes = [s.lower() for s in Path(path).suffixes if s.lower() not in (".gz", ".bz2", ".xz", ".zip")]
+    return suffixes[-1] if suffixes else ""
+
+
+def looks_annotated(table: pd.DataFrame) -> list[str]:
+    """Numeric columns that look like annotations of the cells and not like measurements.
+
+    By name (``time_hour``, ``leiden``, ``n_counts``), or because they hold a few whole numbers (at most 30, and at most
+    one in five cells) where most other columns do not hold whole numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> x = np.linspace(0, 1, 90)
+    >>> looks_annotated(pd.DataFrame({"PC1": x, "PC2": x**2, "PC3": x**3, "time_hour": 24 * x, "k": np.arange(90) % 4}))
+    ['time_hour', 'k']
+    """
+    numbers = table.select_dtypes("number")
+    whole = {name: bool((column.dropna() % 1 == 0).all()) for name, column in numbers.items()}
+    measured = 2 * sum(whole.values()) < len(whole)
+    found = []
+    for name, column in numbers.items():
+        words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", str(name)).lower()))
+        few = column.nunique() <= min(FEW_VALUES, len(column) / 5)
+        if words & ANNOTATIONS or (measured and whole[name] and few):
+            found.append(str(name))
+    return found
+
+
+def _table(path: Path, kind: str) -> pd.DataFrame:
+    import pandas as pd
+
     if kind == ".fcs":
-        return read_fcs(path)[0]
-    raise ShapeError(
-        f"{path.name} is of no kind that is read here; give .h5ad, .loom, .csv, .tsv, .txt, .npy, .npz, .fcs or a 10x folder"  # noqa: E501
-    )
+        values, names = read_fcs(path)
+        return pd.DataFrame(values, columns=names)
+    table = pd.read_csv(path, sep="," if kind == ".csv" else r"\s+", comment="#")
+    first = str(table.columns[0])
+    if first.startswith("Unnamed") or first.lower() in ("cell", "cell_id", "index", "barcode"):
+        table = table.set_index(table.columns[0])
+    return table
+
+
+def _of_table(table: pd.DataFrame, obs: list[str], exclude: list[str], where: str) -> Any:
+    table.columns = table.columns.astype(str)
+    _all_there([*obs, *exclude], table.columns, where)
+    rest = table.drop(columns=[*obs, *exclude]).select_dtypes("number")
+    if not rest.shape[1]:
+        raise ShapeError(f"{where} has no numeric column" + (" beside these" if obs or exclude else ""))
+    suspects = looks_annotated(rest)
+    if suspects:
+        warnings.warn(AnnotationColumnWarning(suspects), stacklevel=3)
+    X = rest.to_numpy(dtype=np.float64)
+    if not obs:
+        return X
+    import anndata
+    import pandas as pd
+
+    beside = table[obs].set_index(pd.Index(table.index.astype(str)))
+    return anndata.AnnData(X, obs=beside, var=pd.DataFrame(index=rest.columns))
+
+
+def _all_there(names: Sequence[str], available: Any, where: str) -> None:
+    known = [str(name) for name in available]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known[:12])}"
+            raise ShapeError(f"there is no column {name!r} in {where}; {hint}")
+
+
+def _array(path: Path, kind: str) -> NDArray[Any]:
+    if kind == ".npy":
+        return np.asarray(np.load(path, allow_pickle=False))
+    with np.load(path, allow_pickle=False) as file:
+        if "X" not in file:
+            raise ShapeError(f"{path} has no array X; it holds {', '.join(file.files)}")
+        return np.asarray(file["X"])
 
 
 def _tenx(folder: Path) -> Any:

@@ -12,7 +12,8 @@ from assay.shapes.reeb.simplify import Feature
 
 SHARE = 0.8
 OVERLAP = 0.5
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 0.05  # of the largest: a quarter of a per cent of its squared distance
+GUARD = 6  # vectors beside the wanted ones that the refinement of eigenpairs carries
 
 
 def confidences(
@@ -22,7 +23,6 @@ def confidences(
     *,
     n_bootstrap: int,
     n_components: int,
-    t: int | str,
     least_mass: float,
     floors: tuple[float, float],
     overlap: float,
@@ -33,15 +33,16 @@ def confidences(
 ) -> list[float]:
     """Share of subsamples in which each feature of a tower comes back.
 
-    The neighbour graph and the kernel are those of the whole, restricted; diffusion (without the eigenpairs that add
-    nothing to the distance), lens, slabs, a tower of half as many levels and the choice of one are made again. A leaf
+    The neighbour graph and the kernel are those of the whole, restricted, and so are the diffusion time and the vectors
+    from which eigenpairs are refined (without those that add nothing to the distance); lens, slabs, a tower of half as
+    many levels and the choice of one are made again. A leaf
     arc has come back when one of the subsample holds half of its points, or the other way round; the i-th strongest
     loop when there are at least i loops.
     """
     if not tower.features:
         return []
     rng = np.random.default_rng([random_state, 2])
-    n_components = enough_components(component, n_components)
+    n_components, t = enough_components(component, n_components), component.diffusion.t
     n = len(component.points)
     hits = np.zeros(len(tower.features))
     place = np.empty(len(points), dtype=np.int64)
@@ -50,7 +51,8 @@ def confidences(
         labels = connected_components(component.graph[inside][:, inside], directed=False)[1]
         inside = inside[labels == np.bincount(labels).argmax()]
         index = component.points[inside]
-        again = diffusion_component(points, index, n_components, t, random_state, distance=distance)
+        start = component.diffusion.vectors[inside, : n_components + GUARD]
+        again = diffusion_component(points, index, n_components, t, random_state, distance=distance, start=start)
         lens = tower.lens[inside] if tower.lens_name == "user" else lens_values(again, tower.lens_name)
         other = build_tower(
             tower.lens_name,
@@ -74,7 +76,7 @@ def confidences(
 
 
 def enough_components(component: Component, n_components: int) -> int:
-    """Eigenpairs whose weight in the diffusion distance is at least a thousandth of the largest; 4 or more."""
+    """Eigenpairs whose coordinates are at least a twentieth of the largest; 4 or more."""
     diffusion = component.diffusion
     powers = np.abs(diffusion.eigenvalues[1:]) ** diffusion.t
     if not len(powers):

@@ -214,13 +214,16 @@ def diffusion_component(
     *,
     distance: str = "diffusion",
     cache: BasisCache | None = None,
+    start: Float[np.ndarray, "c q"] | None = None,
 ) -> Component:
-    """Diffusion restricted to some points, and their graph with diffusion (or potential) lengths."""
+    """Diffusion restricted to some points, and their graph with diffusion (or potential) lengths; with a ``start`` its
+    eigenvectors are refined from these.
+    """
     kernel = points.kernel[index][:, index].tocsr()
     weights = points.kernel_weights[index]
 
     def make() -> dict[str, NDArray[Any]]:
-        found = diffusion_map(kernel, n_components, weights=weights, t=t, random_state=random_state)
+        found = diffusion_map(kernel, n_components, weights=weights, t=t, random_state=random_state, start=start)
         return {
             "eigenvalues": found.eigenvalues,
             "vectors": found.vectors,

@@ -346,7 +346,6 @@ class ReebTower:
                     tower,
                     n_bootstrap=self.n_bootstrap,
                     n_components=self.n_components,
-                    t=self.t,
                     least_mass=self._least(component),
                     floors=(leaf, loop),
                     overlap=self.overlap,
