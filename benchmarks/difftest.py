@@ -3,19 +3,22 @@
     make bench FIELD=difftest
 
 One GPT of 4 layers and width 256, batch 4 x 128, one thread; every mode runs in this process on the same steps, turn by
-turn, medians. A traced step stands among four plain ones: its cost is that of the five less four plain ones, so that
-the writer's work in the background counts. DebugMode hashes the output of every operation, as its user would have it
+turn, medians. A traced step stands among four plain ones, twice: its cost is that of the ten and of ending the trace,
+less eight plain ones, halved, so that the writer's work in the background counts; the CPU seconds of both threads stand
+beside it. DebugMode hashes the output of every operation, as its user would have it
 for a comparison. The comparison is timed on pairs of FP32 tensors (bytes of one side).
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -26,6 +29,7 @@ from torch import Tensor, nn
 
 ROUNDS = 9
 EVERY = 5
+TRACED = 2
 
 
 class Block(nn.Module):
@@ -85,7 +89,7 @@ def debug_mode(step: Callable[[], None]) -> float:
 
 
 def overheads() -> tuple[float, dict[str, float], float]:
-    """Seconds of a plain step, cost of a traced one by mode, seconds of writing the same bytes."""
+    """Seconds of a plain step, cost of a traced one by mode (in plain steps), seconds of writing the same bytes."""
     from assay.difftest import Trace, trace
 
     model, step = setting()
@@ -94,39 +98,37 @@ def overheads() -> tuple[float, dict[str, float], float]:
     debug_mode(step)
     plain: list[float] = []
     costs: dict[str, list[float]] = {k: [] for k in ("digest", "sample", "full", "every step full", "DebugMode")}
+    cpu: dict[str, list[float]] = {k: [] for k in ("digest", "sample", "full")}
     raw: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
+
+        def steps(number: int, out: str, **options: Any) -> tuple[float, float]:
+            """Wall and CPU seconds of so many steps inside a trace, and of its end."""
+            began, used = time.perf_counter(), time.process_time()
+            with trace(model, out, microbatches=1, **options) as tracer:
+                for k in range(number):
+                    if k:
+                        tracer.next_step()
+                    step()
+            return time.perf_counter() - began, time.process_time() - used
+
         for number in range(ROUNDS):
             alone = statistics.median(timed(step) for _ in range(3))
+            used = time.process_time()
+            step()
+            used = time.process_time() - used
             plain.append(alone)
             for mode in ("digest", "sample", "full"):
-                out = f"{folder}/{mode}{number}"
-                with trace(model, out, level=mode, every=EVERY, microbatches=1) as tracer:
-
-                    def five(tracer=tracer) -> None:
-                        for _ in range(EVERY):
-                            step()
-                            tracer.next_step()
-
-                    total = timed(five)
-                    tracer.step = 1  # the block ends in a step that is not traced
-                costs[mode].append(total - (EVERY - 1) * alone)
-            out = f"{folder}/each{number}"
-            with trace(model, out, microbatches=1) as tracer:
-
-                def three(tracer=tracer) -> None:
-                    for _ in range(3):
-                        step()
-                        tracer.next_step()
-
-                total = timed(three)
-                step()
-            costs["every step full"].append(total / 3)
-            written = Trace.open(f"{folder}/full{number}")
-            payload = os.urandom(written.nbytes())
+                wall, busy = steps(TRACED * EVERY, f"{folder}/{mode}{number}", level=mode, every=EVERY)
+                costs[mode].append((wall - TRACED * (EVERY - 1) * alone) / TRACED)
+                cpu[mode].append((busy - TRACED * (EVERY - 1) * used) / TRACED / used)
+            costs["every step full"].append(steps(3, f"{folder}/each{number}")[0] / 3)
+            size = Trace.open(f"{folder}/full{number}").nbytes() // TRACED
+            payload = os.urandom(size)
             raw.append(timed(lambda payload=payload: Path(folder, "raw").write_bytes(payload)))
             costs["DebugMode"].append(debug_mode(step))
-            size = written.nbytes()
+            for old in Path(folder).iterdir():
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
     base = statistics.median(plain)
     print(
         f"plain step {base * 1000:.0f} ms, {size / 1e6:.0f} MB traced a step, "
@@ -134,7 +136,8 @@ def overheads() -> tuple[float, dict[str, float], float]:
     )
     ratios = {k: statistics.median(c / p for c, p in zip(v, plain)) for k, v in costs.items()}
     for mode, ratio in ratios.items():
-        print(f"{mode:18s}{ratio:6.2f}x")
+        work = f"   of CPU, both threads: {statistics.median(cpu[mode]):.2f}x" if mode in cpu else ""
+        print(f"{mode:18s}{ratio:6.2f}x{work}")
     return base, ratios, statistics.median(raw)
 
 

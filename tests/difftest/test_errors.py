@@ -31,9 +31,9 @@ from assay.difftest import (
     scatter_state,
     trace,
 )
-from assay.difftest.store import Entry, Writer
 from assay.difftest.testbed.bugs import Switches
 from assay.difftest.testbed.config import Config, Layout
+from assay.difftest.writer import Entry, Writer
 
 
 def traced(folder, model, x, *, steps=1, passes=1, **options):

@@ -14,7 +14,8 @@ from torch import Tensor
 from assay.difftest.errors import DiffTestError, TraceCorrupt
 from assay.difftest.names import PHASES, Name
 from assay.difftest.shards import ShardSpec
-from assay.difftest.store import Entry, Trace, Writer
+from assay.difftest.store import Trace
+from assay.difftest.writer import Entry, Writer
 
 _RANK = re.compile(r"(?:^|[_\-./])(?:rank|r)[_=\-]?(\d+)", re.IGNORECASE)
 _STAGES = {

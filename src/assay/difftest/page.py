@@ -9,7 +9,8 @@ from typing import Any
 from assay.difftest.check import Result, Verdict
 from assay.difftest.names import Name
 from assay.difftest.report import excess_by_module, floors_table
-from assay.difftest.store import Trace, write_text
+from assay.difftest.store import Trace
+from assay.difftest.writer import write_text
 
 
 def render(result: Result) -> str:
@@ -125,13 +126,13 @@ def heat_svg(rows: list[str], columns: list[str], values: dict[tuple[str, str], 
 
 def rank_errors(result: Result, *, limit: int = 60) -> dict[tuple[str, str], float]:
     """(module and phase, rank) -> error over tolerance, of the first wrong tensors; empty without the traces."""
-    from assay.difftest.check import _Comparison
+    from assay.difftest.check import Comparison
     from assay.difftest.tolerance import Tolerance
 
     wrong = [v for v in result.verdicts if v.status == "wrong" and "recompute" not in v.name]
     if not wrong or not Path(result.reference).is_dir() or not Path(result.candidate).is_dir():
         return {}
-    state: Any = _Comparison(Trace.open(result.reference), Trace.open(result.candidate), Tolerance(), False)
+    state: Any = Comparison(Trace.open(result.reference), Trace.open(result.candidate), Tolerance(), False)
     found: dict[tuple[str, str], float] = {}
     for v in wrong[:limit]:
         if (

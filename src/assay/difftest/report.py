@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from assay.difftest.check import Result, Verdict
 from assay.difftest.names import Name
-from assay.difftest.store import write_text
+from assay.difftest.writer import write_text
 
 PHASE_ORDER = (
     "param",

@@ -1,12 +1,16 @@
 """Linear sketches: 4 KB that stand for a tensor, add up over shards, and whose difference is the error.
 
-A count sketch of 256 buckets (Charikar, Chen and Farach-Colton, 2002), hashed sign and bucket of the *global* index.
-The two-level form (blocks summed with signs first, buckets after) and the pair of sketches are our design:
+A count sketch of 256 buckets (Charikar, Chen and Farach-Colton, 2002) of the *global* index. Two levels make it cheap
+(sums of many elements first, signs and buckets for the few sums after); the pair of sketches is our design. Both cut
+the flat tensor into blocks of 8192 elements, and both first-level sums are matrix products over one FP64 copy of a
+cache-sized piece, without a table of signs to read for every element:
 
-* ``A`` multiplies element g by a sign of g mod 7919, cuts into blocks of 8192, sums blocks with a sign each, and puts
-  the 8192 sums into buckets. The element sign breaks up what repeats in every block, such as a constant offset.
-* ``B`` has blocks of 7919 and no element signs. It sees what ``A`` may cancel: an error at one offset of
-  all of A's blocks.
+* ``A`` adds blocks up. Each stretch of 128 elements of each block has a sign of its own, so that what repeats in every
+  block (a constant offset, a missing bias) meets 64 independent sums of signs, which do not all vanish. What sits in
+  one and the same stretch of all blocks may.
+* ``B`` sees that. It looks at a block as 32 rows of 256 and adds the rows up with fixed signs, whose sum is 6 (that of
+  32 random ones is 5.7 in the mean square): an error that repeats in every row, whatever its form, shows at 1.06 times
+  its size. The 256 sums of each block then have a sign and a bucket that change from block to block.
 
 The larger of the two estimates counts.
 """
@@ -16,7 +20,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -28,9 +32,12 @@ from assay.difftest.shards import Index
 from assay.difftest.tensors import philox
 
 BUCKETS = 256
-LENGTHS = (8192, 7919)
-PERIOD = 7919
-_PIECE = 1 << 16
+BLOCK = 8192
+STRETCH = 128  # A: elements under one sign
+ROWS = BLOCK // BUCKETS  # B: rows of a block
+TURN = 7919  # B: so many sums are held; the following ones are added to them with another sign
+_PIECE = 16 * BLOCK
+_LEAST = 4 * BLOCK  # below this, matrix products are slower than for a piece filled up with zeros
 _TABLE = 1 << 16
 
 
@@ -45,27 +52,43 @@ def _signs(which: int, row: int, start: int, n: int) -> np.ndarray:
     return 1.0 - 2.0 * ((_table()[row % 4][at] >> (which % 7)) & 1)
 
 
-@lru_cache(maxsize=512)
-def _element_signs(which: int) -> Tensor:
-    return torch.from_numpy(np.resize(_signs(which, 0, 0, PERIOD), PERIOD + _PIECE).copy())
-
-
-@lru_cache(maxsize=1024)
-def _buckets(which: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Places of a block in the order of buckets (as many in each), their signs in that order, bucket of each place."""
-    length = LENGTHS[row]
-    padded = -(-length // BUCKETS) * BUCKETS
-    at = (np.arange(padded) + 5003 * which) % _TABLE
-    order = np.argsort(_table()[1 + row][at], kind="stable")
-    signs = np.where(order < length, _signs(which, 16 + row, 0, padded)[order], 0.0)
-    bucket = np.empty(padded, np.int64)
-    bucket[order] = np.arange(padded) // (padded // BUCKETS)
-    return torch.from_numpy(np.minimum(order, length - 1)), torch.from_numpy(signs), torch.from_numpy(bucket[:length])
-
-
 @lru_cache(maxsize=4096)
-def _block_signs(which: int, row: int, start: int, n: int) -> tuple[float, ...]:
-    return tuple(_signs(which, 4 + row, start, n).tolist())
+def _stretch_signs(which: int, first: int, blocks: int) -> Tensor:
+    """Signs of A for a run of blocks. [stretches, 1, blocks]"""
+    each = BLOCK // STRETCH
+    signs = _signs(which, 0, first * each, blocks * each).reshape(blocks, each).T
+    return torch.from_numpy(np.ascontiguousarray(signs)[:, None, :])
+
+
+@lru_cache(maxsize=64)
+def _row_signs(which: int) -> Tensor:
+    """Signs of B's rows: 19 of 32 are positive, 9 of the even and 10 of the odd ones, so no half cancels. [1, rows]"""
+    signs = np.ones(ROWS)
+    order = np.argsort(_table()[2][(np.arange(ROWS) + 61 * which) % _TABLE], kind="stable")
+    for parity, negative in ((0, 7), (1, 6)):
+        signs[[k for k in order if k % 2 == parity][:negative]] = -1.0
+    return torch.from_numpy(signs[None])
+
+
+@lru_cache(maxsize=64)
+def _buckets_a(which: int) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Places of A's sums in the order of buckets (32 in each), their signs in that order, bucket of each place."""
+    order = np.argsort(_table()[1][(np.arange(BLOCK) + 5003 * which) % _TABLE], kind="stable")
+    bucket = np.empty(BLOCK, np.int64)
+    bucket[order] = np.arange(BLOCK) // (BLOCK // BUCKETS)
+    return torch.from_numpy(order), torch.from_numpy(_signs(which, 16, 0, BLOCK)[order]), bucket
+
+
+@lru_cache(maxsize=64)
+def _buckets_b(which: int) -> tuple[Tensor, Tensor, np.ndarray]:
+    """As for A; each 256 places in a row have all buckets, in an order that is turned from one to the next."""
+    padded = -(-TURN // BUCKETS) * BUCKETS
+    within = np.argsort(_table()[3][(np.arange(BUCKETS) + 7001 * which) % _TABLE], kind="stable")
+    turn = _table()[0][(np.arange(padded // BUCKETS) + 6007 * which) % _TABLE]
+    bucket = ((within[None, :] + turn[:, None]) % BUCKETS).reshape(-1)
+    order = np.argsort(bucket, kind="stable")
+    signs = np.where(order < TURN, _signs(which, 17, 0, padded)[order], 0.0)
+    return torch.from_numpy(np.minimum(order, TURN - 1)), torch.from_numpy(signs), bucket[:TURN]
 
 
 @dataclass
@@ -125,66 +148,61 @@ def estimate(sketch: Float[Tensor, "two buckets"]) -> float:
 
 
 class _Accumulator:
+    """First level of both sketches, for runs of elements whose global flat indices follow each other."""
+
     def __init__(self, which: int, device: torch.device) -> None:
         self.which, self.device = which, device
-        self.folded = [torch.zeros(n, dtype=torch.float64, device=device) for n in LENGTHS]
+        self.a = torch.zeros(BLOCK // STRETCH, 1, STRETCH, dtype=torch.float64, device=device)
+        self.b = torch.zeros(TURN, dtype=torch.float64, device=device)
+        self.rows = _row_signs(which).to(device)
 
-    def add(self, flat: Tensor, start: int) -> None:
-        """A run of elements whose global flat indices begin at ``start``; ``flat`` is float64 and is overwritten."""
-        self._fold(1, flat, start)
-        phase = start % PERIOD
-        signs = _element_signs(self.which)[phase : phase + flat.numel()]
-        self._fold(0, flat.mul_(signs.to(self.device, non_blocking=True)), start)
-
-    def _fold(self, row: int, flat: Tensor, start: int) -> None:
-        # block by block: faster than a matrix-vector product with so few, so long rows
-        length, into = LENGTHS[row], self.folded[row]
-        n = flat.numel()
-        block, offset = divmod(start, length)
-        position = 0
-        for sign in _block_signs(self.which, row, block, (offset + n + length - 1) // length):
-            size = min(length - offset, n - position)
-            target = into if size == length else into[offset : offset + size]
-            target.add_(flat[position : position + size], alpha=sign)
-            position, offset = position + size, 0
+    def add(self, wide: Tensor, block: int) -> None:
+        """Whole blocks from the global block number ``block`` on; ``wide`` is float64."""
+        blocks = wide.numel() // BLOCK
+        signs = _stretch_signs(self.which, block, blocks).to(self.device)
+        self.a.baddbmm_(signs, wide.view(blocks, -1, STRETCH).transpose(0, 1))
+        sums = torch.matmul(self.rows, wide.view(blocks, ROWS, BUCKETS)).view(-1)
+        position, n = 0, sums.numel()
+        while position < n:
+            turn, at = divmod(block * BUCKETS + position, TURN)
+            size = min(TURN - at, n - position)
+            self.b[at : at + size].add_(sums[position : position + size], alpha=_turn_sign(self.which, turn))
+            position += size
 
     def result(self) -> Tensor:
-        rows = []
-        for row in range(2):
-            order, signs, _ = _buckets(self.which, row)
-            sorted_ = self.folded[row][order.to(self.device)] * signs.to(self.device)
-            rows.append(sorted_.view(BUCKETS, -1).sum(1))
-        return torch.stack(rows).cpu()
+        made = []
+        for sums, (order, signs, _) in ((self.a.view(-1), _buckets_a(self.which)), (self.b, _buckets_b(self.which))):
+            made.append(
+                sums.index_select(0, order.to(self.device)).mul_(signs.to(self.device)).view(BUCKETS, -1).sum(1)
+            )
+        return torch.stack(made).cpu()
 
 
-@dataclass
-class _Strided:
-    """Signs and buckets of a shard whose global indices are not contiguous, made once a layout."""
-
-    weights: list[Tensor] = field(default_factory=list)
-    buckets: list[Tensor] = field(default_factory=list)
+@lru_cache(maxsize=4096)
+def _turn_sign(which: int, turn: int) -> float:
+    return float(_signs(which, 5, turn, 1)[0])
 
 
 @lru_cache(maxsize=64)
-def _strided(which: int, index: Index) -> _Strided:
+def _places(which: int, index: Index) -> list[Tensor]:
+    """For a shard whose global indices do not follow each other: where each element goes, made once a layout.
+
+    Bucket of A and of B for each element, 256 more where its sign is negative.
+    """
     flat = index.flat_indices()
-    flat = flat[flat >= 0]
-    made = _Strided()
-    element = _element_signs(which).numpy()[:PERIOD]
-    for row in range(2):
-        block, at = np.divmod(flat, LENGTHS[row])
-        low = int(block.min()) if len(block) else 0
-        count = int(block.max()) - low + 1 if len(block) else 0
-        signs = np.array(_block_signs(which, row, low, count))[block - low] if count else np.zeros(0)
-        order, sign, bucket = (t.numpy() for t in _buckets(which, row))
-        by_place = np.zeros(LENGTHS[row])
-        by_place[order[sign != 0]] = sign[sign != 0]
-        signs = signs * by_place[at]
-        if row == 0:
-            signs = signs * element[flat % PERIOD]
-        made.weights.append(torch.from_numpy(signs))
-        made.buckets.append(torch.from_numpy(bucket[at]))
-    return made
+    block, at = np.divmod(flat[flat >= 0], BLOCK)
+    count = int(block.max()) + 1 if len(block) else 1
+    _, _, bucket = _buckets_a(which)
+    own = (
+        _signs(which, 16, 0, BLOCK)[at]
+        * _signs(which, 0, 0, count * (BLOCK // STRETCH))[block * (BLOCK // STRETCH) + at // STRETCH]
+    )
+    made = [torch.from_numpy(bucket[at] + BUCKETS * (own < 0))]
+    turn, place = np.divmod(block * BUCKETS + at % BUCKETS, TURN)
+    _, _, bucket = _buckets_b(which)
+    own = _row_signs(which)[0].numpy()[at // BUCKETS] * _signs(which, 17, 0, TURN)[place]
+    own *= _signs(which, 5, 0, int(turn.max(initial=0)) + 1)[turn]
+    return [*made, torch.from_numpy(bucket[place] + BUCKETS * (own < 0))]
 
 
 _local = threading.local()
@@ -199,7 +217,7 @@ def _scratch(device: torch.device) -> Tensor:
 
 
 def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Digest:
-    """Sketches and statistics of a shard.
+    """Sketches and statistics of a shard, in one pass over cache-sized pieces.
 
     Parameters
     ----------
@@ -239,31 +257,35 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
     elif flat.element_size() == 1:  # FP8 has no arithmetic
         flat = flat.float()
     start, runs = _contiguous(index)
-    box = _Accumulator(seed, flat.device)
+    box = _Accumulator(seed, flat.device) if runs else None
+    places = [] if runs or index is None else _places(seed, index)
+    signed = torch.zeros(2, 2 * BUCKETS, dtype=torch.float64, device=flat.device)
     scratch = _scratch(flat.device)
     square = total = 0.0
     low, high = float("inf"), float("-inf")
-    strided = None if runs else _strided(seed, index)
-    out = torch.zeros(2, BUCKETS, dtype=torch.float64, device=flat.device)
-    for position in range(0, n, _PIECE):
-        piece = flat[position : position + _PIECE]
-        a, b = float(piece.amin()), float(piece.amax())
+    position = 0
+    while position < n:
+        # a piece ends at the end of a block of the whole tensor
+        block, before = divmod(start + position, BLOCK) if runs else (0, 0)
+        size = min(_PIECE - before, n - position)
+        piece = flat[position : position + size]
+        wide = scratch[before : before + size].copy_(piece)
+        a, b = (float(v) for v in torch.aminmax(piece if piece.dtype == torch.float32 else wide))
         low, high = min(low, a), max(high, b)
         if not (math.isfinite(a) and math.isfinite(b)):
             low, high = float("nan"), float("nan")
             break
-        wide = scratch[: piece.numel()].copy_(piece)
         square += float(torch.dot(wide, wide))
         total += float(wide.sum())
-        if strided is None:
-            box.add(wide, start + position)
-        else:
-            for which in range(2):
-                weights = strided.weights[which][position : position + _PIECE].to(flat.device)
-                buckets = strided.buckets[which][position : position + _PIECE].to(flat.device)
-                out[which].index_add_(0, buckets, wide * weights)
-    bad = 0
-    if not (np.isfinite(low) and np.isfinite(high)):
+        if box is not None:
+            used = max(-(-(before + size) // BLOCK) * BLOCK, _LEAST)
+            scratch[:before].zero_()
+            scratch[before + size : used].zero_()
+            box.add(scratch[:used], block)
+        for row, place in enumerate(places):
+            signed[row].index_add_(0, place[position : position + size].to(flat.device), wide)
+        position += size
+    if not (math.isfinite(low) and math.isfinite(high)):
         finite = torch.isfinite(flat)
         bad = int((~finite).sum())
         # the sketch of the finite part, so that what is finite can still be compared
@@ -272,7 +294,8 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
             index,
         )
         return Digest(kept.sketch, kept.square, kept.total, kept.low, kept.high, bad, n)
-    return Digest(box.result() if strided is None else out.cpu(), square, total, low, high, bad, n)
+    sketch = box.result() if box is not None else (signed[:, :BUCKETS] - signed[:, BUCKETS:]).cpu()
+    return Digest(sketch, square, total, low, high, 0, n)
 
 
 def _contiguous(index: Index | None) -> tuple[int, bool]:

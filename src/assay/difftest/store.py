@@ -8,236 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import queue
 import re
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from assay.difftest.errors import DiffTestError, TraceCorrupt
-from assay.difftest.names import Name
-from assay.difftest.shards import Index, Merged, Piece, Problem, ShardSpec, merge
-from assay.difftest.sketch import Digest, digest
-
-FORMAT = 1
-PART_BYTES = 64 << 20
-BATCH_BYTES = 16 << 20
-SAMPLE = 1024
-_BYTES = {torch.float8_e4m3fn, torch.float8_e5m2}
-
-
-@dataclass
-class Entry:
-    """One traced tensor of one rank."""
-
-    name: str
-    order: int
-    dtype: str
-    shape: tuple[int, ...]
-    spec: str
-    level: str = "full"
-    full: tuple[int, ...] | None = None
-    file: str = ""
-    alias: str = ""
-    stats: dict[str, float] = field(default_factory=dict)
-    exact: bool = False
-
-
-class Writer:
-    """Writes a rank's trace in a thread of its own, with a bounded queue.
-
-    Parameters
-    ----------
-    folder : path
-    rank, world : int
-    coords : mapping
-        Axis -> (position, size).
-    limit : int
-        Bytes that may wait; a caller that is faster than the disk waits then.
-    fsync : bool
-        Force each file to the disk before it counts.
-    """
-
-    def __init__(
-        self, folder: str | Path, rank: int = 0, world: int = 1, coords: Mapping[str, tuple[int, int]] | None = None,
-        *, meta: Mapping[str, Any] | None = None, limit: int = 512 << 20, fsync: bool = False,
-    ) -> None:  # fmt: skip
-        self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.rank, self.world = rank, world
-        self.coords = {axis: (int(i), int(n)) for axis, (i, n) in (coords or {}).items()}
-        self.meta = dict(meta or {})
-        self.fsync = fsync
-        self.limit = limit
-        self._waiting = 0
-        self._room = threading.Condition()
-        self._queue: queue.Queue[Any] = queue.Queue()
-        self._error: BaseException | None = None
-        self._parts: dict[str, Tensor] = {}
-        self._batch: list[Any] = []
-        self._batched = 0
-        self._size = 0
-        self._number = 0
-        self._thread: threading.Thread | None = None
-
-    def put(self, entry: Entry, tensor: Tensor, ready: Any = None, *, digest_of: Index | None = None) -> None:
-        """Queue a tensor that nobody else will change.
-
-        ``ready`` is a CUDA event to wait for. With ``digest_of`` the digest is made here, behind the computation.
-        """
-        self._raise()
-        size = tensor.numel() * tensor.element_size()
-        with self._room:
-            if self._waiting and self._waiting + size > self.limit:
-                self._hand_over()
-            while self._waiting and self._waiting + size > self.limit and self._error is None:
-                self._room.wait(1.0)
-            self._waiting += size
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="assay-trace", daemon=True)
-            self._thread.start()
-        # handed over in batches: a hand-over wakes the other thread, which costs more than a small copy
-        self._batch.append((entry, tensor, ready, size, digest_of))
-        self._batched += size
-        if self._batched >= BATCH_BYTES:
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        if self._batch:
-            self._queue.put(self._batch)
-            self._batch, self._batched = [], 0
-
-    def finish(self, step: int, entries: Sequence[Entry], *, wait: bool = True, **extra: Any) -> Path:
-        """Write the index of the step once its tensors are on the disk.
-
-        Parameters
-        ----------
-        step : int
-        entries : sequence of Entry
-        wait : bool
-            Wait for that; if not, it happens behind the computation, and `close` waits.
-        **extra
-            Further facts for the index.
-        """
-        target = self.folder / f"{self._stem(step)}.json"
-        done = threading.Event()
-
-        def index() -> None:
-            facts = {
-                "format": FORMAT, "rank": self.rank, "world": self.world, "coords": self.coords, "step": step,
-                "meta": self.meta, **extra, "entries": [_slim(e) for e in entries],
-            }  # fmt: skip
-            write_text(target, json.dumps(facts))
-            done.set()
-
-        if self._thread is None:
-            index()
-            return target
-        self._hand_over()
-        self._queue.put((step, index))
-        while wait and not done.wait(0.5):
-            self._raise()
-            if not self._thread.is_alive():
-                raise TraceCorrupt(f"the writer of {self.folder} stopped before step {step} was complete")
-        self._raise()
-        return target
-
-    def close(self) -> None:
-        """End the thread."""
-        if self._thread is not None:
-            self._hand_over()
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
-        self._raise()
-
-    def _stem(self, step: int) -> str:
-        return f"rank{self.rank:05d}-step{step:06d}"
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise TraceCorrupt(f"a trace could not be written to {self.folder}: {self._error}") from self._error
-
-    def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            try:
-                if isinstance(item, tuple):
-                    step, index = item
-                    self._flush(step)
-                    self._number = 0
-                    index()
-                    continue
-                for entry, tensor, ready, size, index_of in item:
-                    self._take(entry, tensor, ready, size, index_of)
-                item = None
-            except BaseException as error:
-                self._error = error
-                with self._room:
-                    self._room.notify_all()
-                return
-
-    def _take(self, entry: Entry, tensor: Tensor, ready: Any, size: int, index_of: Index | None) -> None:
-        if ready is not None:
-            ready.synchronize()
-        if index_of is not None:
-            made = digest(tensor, index_of)
-            entry.stats, tensor = made.stats(), made.sketch
-            with self._room:
-                self._waiting -= size
-                self._room.notify_all()
-            size = 0
-        step = Name.parse(entry.name).step
-        key = entry.name + ("" if entry.level == "full" else f"@{entry.level}")
-        entry.file = f"{self._stem(step)}-{self._number}.safetensors"
-        self._parts[key] = tensor.view(torch.uint8) if tensor.dtype in _BYTES else tensor.contiguous()
-        self._size += size
-        if self._size >= PART_BYTES:
-            self._flush(step)
-
-    def _flush(self, step: int) -> None:
-        if self._parts:
-            target = self.folder / f"{self._stem(step)}-{self._number}.safetensors"
-            part = target.with_name(f".{target.name}.{os.getpid()}.part")
-            save_file(self._parts, str(part))
-            _into_place(part, target, self.fsync)
-        self._number += 1
-        with self._room:
-            self._waiting -= self._size
-            self._room.notify_all()
-        self._parts, self._size = {}, 0
-
-
-def _slim(entry: Entry) -> dict[str, Any]:
-    return {k: v for k, v in asdict(entry).items() if not (v is None or v is False or v == "" or v == {})}
-
-
-def _into_place(part: Path, target: Path, fsync: bool = False) -> None:
-    if fsync:
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-    os.replace(part, target)
-
-
-def write_text(target: Path, text: str) -> Path:
-    """Write to a temporary name, then rename."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-    return target
-
+from assay.difftest.shards import Merged, Piece, Problem, ShardSpec, merge
+from assay.difftest.sketch import Digest
+from assay.difftest.writer import BYTES, FORMAT, Entry
 
 _DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
@@ -374,7 +158,7 @@ class Trace:
         path = self.folder / entry.file
         if not re.fullmatch(r"[\w.-]+\.safetensors", entry.file):
             raise TraceCorrupt(f"{file.path}: {entry.name} names the file {entry.file!r}")
-        key = entry.name + ("" if entry.level == "full" else f"@{entry.level}")
+        key = entry.key
         try:
             if path not in self._handles:
                 self._handles[path] = safe_open(str(path), framework="pt")
@@ -385,7 +169,7 @@ class Trace:
                 f"{path} ({size} bytes) cannot be read at {key}: {error}; trace that rank again"
             ) from error
         wanted = _DTYPES.get(entry.dtype)
-        return tensor.view(wanted) if wanted in _BYTES and entry.level == "full" else tensor
+        return tensor.view(wanted) if wanted in BYTES and entry.level == "full" else tensor
 
     def pieces(self, name: str) -> list[Piece]:
         """The tensors of all ranks under a name, with their places."""
@@ -469,23 +253,3 @@ class Trace:
     def __repr__(self) -> str:
         ranks = len({f.rank for f in self.files})
         return f"Trace({str(self.folder)!r}: {ranks} of {self.world} ranks, steps {self.steps})"
-
-
-def sample_indices(shape: Iterable[int]) -> np.ndarray:
-    """The global flat indices that level ``sample`` keeps, a function of the number of elements.
-
-    >>> len(sample_indices((100, 100))), len(sample_indices((3, 4)))
-    (1024, 12)
-    """
-    return _sampled(math.prod(tuple(shape)))
-
-
-@lru_cache(maxsize=4096)
-def _sampled(total: int) -> np.ndarray:
-    from assay.difftest.tensors import random_values
-
-    if total <= SAMPLE:
-        return np.arange(total)
-    drawn = (random_values("sample", np.arange(2 * SAMPLE), kind="uniform") * total).astype(np.int64)
-    _, first = np.unique(drawn, return_index=True)
-    return np.sort(drawn[np.sort(first)][:SAMPLE])

@@ -12,21 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
+from assay.difftest.collect.paths import mapped_modules, mapped_parameters
+from assay.difftest.collect.recorder import Recorder, SpecRule
+from assay.difftest.collect.values import Replaced, coords_of, in_backward, mapped, rank_world
 from assay.difftest.collectives import CollectiveLog
-from assay.difftest.errors import AmbiguousName, DiffTestError
+from assay.difftest.errors import DiffTestError
 from assay.difftest.names import RECOMPUTE, Name, NameMap, preset
-from assay.difftest.shards import Coords, Index, ShardSpec, spec_of
-from assay.difftest.sketch import digest
-from assay.difftest.store import Entry, Writer, sample_indices
+from assay.difftest.shards import ShardSpec
+from assay.difftest.writer import Entry, Writer
 
 LEVELS = ("digest", "sample", "full")
-_TWINS = ("in", "out", "gin", "gout")
-_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _ACTIVE: list[Tracer] = []
-
-SpecRule = tuple[str, "str | ShardSpec"]
 
 
 def mark(
@@ -131,16 +128,6 @@ def trace(
     )  # fmt: skip
 
 
-def coords_of(mesh: Any) -> dict[str, tuple[int, int]]:
-    """Axis -> (position, size) from a DeviceMesh or a mapping."""
-    if mesh is None:
-        return {}
-    if isinstance(mesh, Mapping):
-        return {str(a): (int(i), int(n)) for a, (i, n) in mesh.items()}
-    dims = mesh.mesh_dim_names or tuple(f"mesh{i}" for i in range(mesh.ndim))
-    return {dim: (mesh.get_local_rank(i), mesh.size(i)) for i, dim in enumerate(dims)}
-
-
 class Tracer:
     """What `trace` returns; see there."""
 
@@ -154,84 +141,41 @@ class Tracer:
         if level not in LEVELS:
             raise DiffTestError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
         self.models = [model] if isinstance(model, nn.Module) else list(model)
-        self._prefix = [""] if isinstance(model, nn.Module) else [f"chunk{v}." for v in range(len(self.models))]
+        prefixes = [""] if isinstance(model, nn.Module) else [f"chunk{v}." for v in range(len(self.models))]
         self.coords = coords_of(mesh)
         self.names = preset(names, **constants) if isinstance(names, str) else names or NameMap()
-        self.specs = [(re.compile(p), ShardSpec.parse(s) if isinstance(s, str) else s) for p, s in specs]
         self.level, self.step, self.every, self.optimizer = level, step, every, optimizer
         self.include = [re.compile(p) for p in include]
         self.exclude = [re.compile(p) for p in exclude]
         self.microbatches = microbatches
-        self.recorded: dict[str, Entry] = {}
         self.notes: list[str] = []
-        self._sink = sink
         self._replace = replace_inputs
         self._known = set(replace_inputs.names()) if replace_inputs is not None else set()
-        rank, world = _rank_world()
-        self._world = world
+        rank, world = rank_world()
         self._meta = {"microbatches": microbatches, "level": level, **(meta or {})}
         self._writer = None if sink else Writer(out, rank, world, self.coords, meta=self._meta, fsync=fsync)
+        self._kept = Recorder(level, self.coords, specs, world=world, writer=self._writer, sink=sink)
         self._log = CollectiveLog(self._where) if collectives else None
         self._first_step = step
-        self._paths = self._mapped_paths()
-        self._parameters = self._mapped_parameters()
+        chunks = list(zip(prefixes, self.models))
+        self._modules = mapped_modules(chunks, self.names, self._wanted, self.notes)
+        self._parameters = mapped_parameters(chunks, self.names, self._wanted)
         self._handles: list[Any] = []
         self._forwards = [0] * len(self.models)
         self._explicit: int | None = None
         self._backward_microbatch: int | None = None
-        self._order = 0
         self._calls: dict[tuple[str, int | None, bool], int] = {}
         self._stack: list[tuple[str, int | None, int, bool]] = []
         self._last_gradient = ""
-        self._seen: dict[int, tuple[Any, int, str]] = {}
         self._gradients: dict[int, tuple[Any, str]] = {}
         self._aliases: list[tuple[str, str]] = []
-        self._storages: dict[tuple[Any, ...], tuple[Any, Tensor, str, int]] = {}
         self._accumulated: dict[int, int] = {}
         self._stepped = False
-        self._places: dict[Any, tuple[tuple[int, ...], Index]] = {}
-        self._spec_cache: dict[tuple[str, str, str], ShardSpec | None] = {}
 
-    # --- names ---------------------------------------------------------------------------------------------------
-
-    def _mapped_paths(self) -> dict[int, str]:
-        found: dict[int, str] = {}
-        taken: dict[str, str] = {}
-        for prefix, model in zip(self._prefix, self.models):
-            for path, module in model.named_modules():
-                own = _WRAPPERS.sub("", prefix + path + ".").rstrip(".") or "model"
-                name = self.names.module(own)
-                if name is None or not self._wanted(name):
-                    continue
-                if name in taken and not own.endswith(("module", "_orig_mod")):
-                    raise AmbiguousName(
-                        f"the modules {taken[name]!r} and {own!r} both become {name!r}; mend the name rules"
-                    )
-                if type(module).__name__ == "OptimizedModule":
-                    self.notes.append(f"{name} is compiled: the hooks break its graph; compare the eager model first")
-                    continue
-                taken[name] = own
-                found[id(module)] = name
-        return found
-
-    def _mapped_parameters(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for prefix, model in zip(self._prefix, self.models):
-            for path, parameter in model.named_parameters():
-                own = _WRAPPERS.sub("", prefix + path)
-                parent, _, leaf = own.rpartition(".")
-                mapped = self.names.module(own) if self.names.module(own) != own else None
-                if mapped is None:
-                    parent_name = self.names.module(parent or "model")
-                    if parent_name is None:
-                        continue
-                    mapped = leaf if parent_name == "model" else f"{parent_name}.{leaf}"
-                if not self._wanted(mapped.rpartition(".")[0]):
-                    continue
-                if mapped in found:
-                    raise AmbiguousName(f"two parameters of this rank both become {mapped!r}; mend the name rules")
-                found[mapped] = parameter
-        return found
+    @property
+    def recorded(self) -> dict[str, Entry]:
+        """What was kept in this step."""
+        return self._kept.recorded
 
     def _wanted(self, name: str) -> bool:
         if self.include and not any(p.search(name) for p in self.include):
@@ -239,7 +183,7 @@ class Tracer:
         return not any(p.search(name) for p in self.exclude)
 
     def _where(self) -> str:
-        if _in_backward():
+        if in_backward():
             return f"after gout of {self._last_gradient}" if self._last_gradient else "backward"
         return self._stack[-1][0] if self._stack else ""
 
@@ -273,11 +217,11 @@ class Tracer:
         return (self.step - self._first_step) % self.every == 0
 
     def _begin(self) -> None:
-        self._order = 0
         self._stepped = False
         self._forwards = [0] * len(self.models)
         self._last_gradient = ""
-        for box in (self.recorded, self._calls, self._seen, self._gradients, self._accumulated, self._storages):
+        self._kept.begin()
+        for box in (self._calls, self._gradients, self._accumulated):
             box.clear()
         self._stack.clear()
         self._aliases.clear()
@@ -285,13 +229,9 @@ class Tracer:
             return
         for i, model in enumerate(self.models):
             self._handles.append(model.register_forward_pre_hook(self._count(i), prepend=True))
-            for module in model.modules():
-                path = self._paths.get(id(module))
-                if path is not None:
-                    self._handles.append(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
-                    self._handles.append(
-                        module.register_forward_hook(self._after(path), with_kwargs=True, always_call=False)
-                    )
+        for module, path in self._modules:
+            self._handles.append(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._after(path), with_kwargs=True))
         for name, parameter in self._parameters.items():
             self._parameter("param", name, parameter)
             if parameter.requires_grad:
@@ -317,9 +257,7 @@ class Tracer:
             self.before_step()
         for alias, target in self._aliases:
             if target in self.recorded and alias not in self.recorded:
-                kept = self.recorded[target]
-                self.recorded[alias] = Entry(alias, kept.order, kept.dtype, kept.shape, kept.spec, kept.level,
-                                             kept.full, alias=target)  # fmt: skip
+                self._kept.alias(alias, target)
         if self._writer is not None:
             collectives = self._log.entries if self._log is not None else []
             self._writer.finish(
@@ -341,7 +279,7 @@ class Tracer:
 
     def _count(self, which: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
-            if not _in_backward():
+            if not in_backward():
                 self._forwards[which] += 1
                 self._calls.clear() if which == 0 else None
             self._current = self._forwards[which] - 1
@@ -351,13 +289,13 @@ class Tracer:
     def _microbatch(self) -> int | None:
         if self._explicit is not None:
             return self._explicit
-        if _in_backward():
+        if in_backward():
             return self._backward_microbatch
         return getattr(self, "_current", 0)
 
     def _before(self, path: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            again = _in_backward()
+            again = in_backward()
             microbatch = self._microbatch()
             key = (path, microbatch, again)
             call = self._calls.get(key, 0)
@@ -370,19 +308,18 @@ class Tracer:
                 name = Name(self.step, microbatch, "in" + (RECOMPUTE if again else ""), path, slot, call)
                 value = self._replacement(name, tensor)
                 if value is not None:
-                    tensor, changed = _Replaced.apply(tensor, value), True
-                stored = self._tensor(name, tensor)
+                    tensor, changed = Replaced.apply(tensor, value), True
+                stored = self._kept.record(name, tensor)
                 if torch.is_grad_enabled() and tensor.requires_grad and type(tensor) is not nn.Parameter:
                     view = tensor.view_as(tensor)
                     self._gradient_hook(Name(self.step, microbatch, "gin", path, slot, call), view)
-                    if stored:
-                        self._seen[id(view)] = (weakref.ref(view), _version(view), stored)
+                    self._kept.stands_for(view, stored)
                     changed = True
                     return view
                 return tensor
 
-            new_args = tuple(_mapped(a, str(i), visit) for i, a in enumerate(args))
-            new_kwargs = {k: _mapped(v, k, visit) for k, v in kwargs.items()}
+            new_args = tuple(mapped(a, str(i), visit) for i, a in enumerate(args))
+            new_kwargs = {k: mapped(v, k, visit) for k, v in kwargs.items()}
             return (new_args, new_kwargs) if changed else None
 
         return hook
@@ -396,28 +333,26 @@ class Tracer:
                     return
             _, microbatch, call, again = self._stack.pop()
             for i, arg in enumerate(args):
-                if isinstance(arg, Tensor):
-                    seen = self._seen.get(id(arg))
-                    if seen is not None and seen[0]() is arg and seen[1] != _version(arg):
-                        note = f"{path} changes its input {i} in place"
-                        if note not in self.notes:
-                            self.notes.append(note)
+                if isinstance(arg, Tensor) and self._kept.changed(arg):
+                    note = f"{path} changes its input {i} in place"
+                    if note not in self.notes:
+                        self.notes.append(note)
 
             def visit(slot: str, tensor: Tensor) -> Tensor:
                 name = Name(self.step, microbatch, "out" + (RECOMPUTE if again else ""), path, slot, call)
-                self._tensor(name, tensor)
+                self._kept.record(name, tensor)
                 if torch.is_grad_enabled() and tensor.requires_grad:
                     self._gradient_hook(Name(self.step, microbatch, "gout", path, slot, call), tensor)
                 return tensor
 
             if isinstance(output, (tuple, list)):
                 for i, item in enumerate(output):
-                    _mapped(item, str(i), visit)
+                    mapped(item, str(i), visit)
             elif isinstance(output, Mapping):
                 for k, item in output.items():
-                    _mapped(item, str(k), visit)
+                    mapped(item, str(k), visit)
             else:
-                _mapped(output, "0", visit)
+                mapped(output, "0", visit)
 
         return hook
 
@@ -434,7 +369,7 @@ class Tracer:
                 return None
             self._backward_microbatch = name.microbatch
             self._last_gradient = name.module
-            self._tensor(name, gradient)
+            self._kept.record(name, gradient)
             return self._replacement(name, gradient) if name.phase == "gout" else None
 
         tensor.register_hook(hook)
@@ -446,8 +381,7 @@ class Tracer:
         text = str(name.first_pass())
         if text not in self._known or not tensor.is_floating_point():
             return None
-        spec = self._spec(name, tensor) or ShardSpec()
-        value = spec.cut(self._replace.tensor(text), self.coords)
+        value = self._kept.spec_for(name, tensor).cut(self._replace.tensor(text), self.coords)
         if tuple(value.shape) != tuple(tensor.shape):
             return None
         return value.to(dtype=tensor.dtype, device=tensor.device)
@@ -509,7 +443,7 @@ class Tracer:
         parts = [(name, tensor)] if split is None else list(zip(split.templates, split.cut(tensor)))
         for own, part in parts:
             module, _, leaf = own.rpartition(".")
-            self._tensor(Name(self.step, microbatch, phase, module or "model", leaf), part)
+            self._kept.record(Name(self.step, microbatch, phase, module or "model", leaf), part)
 
     def record(
         self, phase: str, parameter: str, tensor: Tensor, spec: str | ShardSpec | None = None, *,
@@ -518,7 +452,7 @@ class Tracer:
         """Trace a tensor of a parameter (``main_grad`` of a flat buffer, states of an optimizer of your own)."""
         module, _, leaf = parameter.rpartition(".")
         name = Name(self.step, None, phase, module or "model", leaf)
-        self._tensor(name, tensor, ShardSpec.parse(spec) if isinstance(spec, str) else spec, full=full)
+        self._kept.record(name, tensor, ShardSpec.parse(spec) if isinstance(spec, str) else spec, full=full)
 
     def mark(
         self, name: str, tensor: Any, spec: str | ShardSpec | None = None, *, exact: bool = False, grad: bool = False,
@@ -529,7 +463,7 @@ class Tracer:
             return
         value = tensor if isinstance(tensor, Tensor) else torch.tensor(float(tensor))
         parsed = ShardSpec.parse(spec) if isinstance(spec, str) else spec
-        again = _in_backward() and bool(self._stack) and self._stack[-1][3]
+        again = in_backward() and bool(self._stack) and self._stack[-1][3]
         if name in ("loss", "gnorm"):
             at = None if name == "gnorm" else self._microbatch()
             place = Name(self.step, at, name, "model", "0")
@@ -543,198 +477,6 @@ class Tracer:
         while text in self.recorded:
             number += 1
             text = str(dataclasses.replace(place, slot=f"{place.slot}.{number}"))
-        self._tensor(Name.parse(text), value, parsed, exact=exact, full=full)
+        self._kept.record(Name.parse(text), value, parsed, exact=exact, full=full)
         if grad and value.requires_grad and torch.is_grad_enabled():
             self._gradient_hook(dataclasses.replace(place, phase="gout", slot=f"{place.slot}.grad"), value)
-
-    def _spec(self, name: Name, tensor: Tensor) -> ShardSpec | None:
-        carried = spec_of(tensor)
-        key = (name.phase.removesuffix(RECOMPUTE), name.module, name.slot)
-        if key not in self._spec_cache:
-            text = "/".join(key)
-            self._spec_cache[key] = next((s for p, s in self.specs if p.search(text)), None)
-        rule = self._spec_cache[key]
-        return rule if carried is None else carried
-
-    def _tensor(
-        self, name: Name, tensor: Tensor, spec: ShardSpec | None = None, *, exact: bool = False,
-        full: Sequence[int] | None = None,
-    ) -> str:  # fmt: skip
-        """Record a tensor; gives the name under which it is stored."""
-        text = str(name)
-        with torch.no_grad():
-            spec = spec or self._spec(name, tensor) or ShardSpec()
-            if full is None and hasattr(tensor, "placements"):
-                full = tuple(tensor.shape)
-            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            if hasattr(local, "wait"):
-                local = local.wait()
-            local = local.detach()
-            self._order += 1
-            seen = self._seen.get(id(tensor)) if self._may_be_twin(name) else None
-            if seen is not None and seen[0]() is tensor and seen[1] == _version(tensor) and not exact:
-                if seen[2] != text and seen[2] in self.recorded:
-                    kept = self.recorded[seen[2]]
-                    self.recorded[text] = Entry(
-                        text, self._order, kept.dtype, kept.shape, str(spec) if spec.placements else kept.spec,
-                        kept.level, kept.full, alias=seen[2],
-                    )  # fmt: skip
-                return seen[2]
-            twin = self._twin(name, local) if not exact else ""
-            if twin:
-                kept = self.recorded[twin]
-                self.recorded[text] = Entry(
-                    text, self._order, kept.dtype, kept.shape, str(spec) if spec.placements else kept.spec, kept.level,
-                    kept.full, alias=twin,
-                )  # fmt: skip
-                self._seen[id(tensor)] = (weakref.ref(tensor), _version(tensor), twin)
-                return twin
-            entry = Entry(
-                text, self._order, str(local.dtype).removeprefix("torch."), tuple(local.shape), str(spec), self.level,
-                tuple(full) if full is not None else None, exact=exact,
-            )  # fmt: skip
-            self.recorded[text] = entry
-            self._seen[id(tensor)] = (weakref.ref(tensor), _version(tensor), text)
-            self._keep(entry, local, spec)
-        return text
-
-    def _may_be_twin(self, name: Name) -> bool:
-        phase = name.phase.removesuffix(RECOMPUTE)
-        return phase in _TWINS or (phase in ("grad", "main_grad") and self._world == 1)
-
-    def _twin(self, name: Name, local: Tensor) -> str:
-        """Name under which the same memory was recorded before, if it is still alive and still holds the same.
-
-        A gradient passes unchanged from a module's input to the output of the one before it, as another tensor object.
-        Autograd may add to it in place without a trace in the version counter, so that 64 elements are compared too.
-        Parameters and what a reduction writes into are always recorded anew: an update may leave most elements alone.
-        """
-        if not self._may_be_twin(name):
-            return ""
-        if local.numel() < 4096 or not local.is_contiguous() or local.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-            return ""
-        key = (local.data_ptr(), local.shape, local.dtype)
-        few = local.view(-1)[:: local.numel() // 64]
-        known = self._storages.get(key)
-        same = known is not None and not known[0].expired() and known[3] == _version(local)
-        if known is not None and same and torch.equal(known[1], few) and known[2] in self.recorded:
-            return known[2]
-        self._storages[key] = (StorageWeakRef(local.untyped_storage()), few.clone(), str(name), _version(local))
-        return ""
-
-    def _keep(self, entry: Entry, local: Tensor, spec: ShardSpec) -> None:
-        small = entry.level != "full" and local.numel() <= 1024
-        if small or entry.exact or self._sink is not None:
-            entry.level = "full"
-        if entry.level == "full":
-            if self._sink is not None:
-                self._sink(entry, local)
-                return
-            copy, ready = _host_copy(local)
-            self._writer.put(entry, copy, ready)  # type: ignore[union-attr]
-            return
-        key = (spec, entry.full, entry.shape)
-        if key not in self._places:
-            shape = entry.full or spec.full_shape(entry.shape, self.coords)
-            self._places[key] = (shape, spec.index(shape, self.coords))
-        entry.full, index = self._places[key]
-        if entry.level == "digest" and local.device.type == "cpu":
-            copy = local.clone(memory_format=torch.contiguous_format)
-            self._writer.put(entry, copy, digest_of=index)  # type: ignore[union-attr]
-        elif entry.level == "digest":
-            made = digest(local, index)
-            entry.stats = made.stats()
-            self._writer.put(entry, made.sketch)  # type: ignore[union-attr]
-        else:
-            values, places = _sampled(local, index)
-            entry.stats = {"count": float(local.numel())}
-            self._writer.put(entry, torch.stack([places.double(), values]))  # type: ignore[union-attr]
-
-
-class _Replaced(torch.autograd.Function):
-    """Another value forward; the gradient goes to where the tensor came from."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, value: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
-
-
-def _sampled(local: Tensor, index: Index) -> tuple[Tensor, Tensor]:
-    import numpy as np
-
-    wanted = sample_indices(index.shape)
-    if index.whole:
-        at = torch.from_numpy(wanted)
-        return local.reshape(-1)[at.to(local.device)].double().cpu(), at
-    if index.flat is not None:
-        start, stop, _ = index.flat
-        held = wanted[(wanted >= start) & (wanted < stop)]
-        return local.reshape(-1)[torch.from_numpy(held - start).to(local.device)].double().cpu(), torch.from_numpy(held)
-    position = np.zeros(len(wanted), np.int64)
-    there = np.ones(len(wanted), bool)
-    for axis, vector in zip(np.unravel_index(wanted, index.shape), index.vectors):
-        inverse = np.full(int(axis.max()) + 1 if len(axis) else 1, -1, np.int64)
-        inside = (vector >= 0) & (vector < len(inverse))
-        inverse[vector[inside]] = np.flatnonzero(inside)
-        found = inverse[axis]
-        there &= found >= 0
-        position = position * len(vector) + np.maximum(found, 0)
-    at = torch.from_numpy(position[there]).to(local.device)
-    return local.reshape(-1)[at].double().cpu(), torch.from_numpy(wanted[there])
-
-
-def _host_copy(tensor: Tensor) -> tuple[Tensor, Any]:
-    if tensor.device.type != "cuda":
-        return tensor.clone(memory_format=torch.contiguous_format), None
-    # the copy runs behind the computation on the same stream; the writer waits for the event
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record()
-    return host, event
-
-
-def _mapped(value: Any, slot: str, visit: Callable[[str, Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return visit(slot, value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(v, f"{slot}.{k}", visit) for k, v in zip(value._fields, value)))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_mapped(v, f"{slot}.{i}", visit) for i, v in enumerate(value))
-    if type(value) is dict:
-        return {k: _mapped(v, f"{slot}.{k}", visit) for k, v in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes: dict[str, Any] = {}
-        for f in dataclasses.fields(value):
-            old = getattr(value, f.name)
-            new = _mapped(old, f"{slot}.{f.name}", visit)
-            if new is not old and f.init:
-                changes[f.name] = new
-        return dataclasses.replace(value, **changes) if changes else value
-    return value
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
-def _version(tensor: Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors have none
-        return 0
-
-
-def _rank_world() -> tuple[int, int]:
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
-
-
-__all__ = ["Coords", "Tracer", "coords_of", "mark", "trace"]

@@ -1,368 +1,34 @@
-"""Compare a candidate's trace with the reference's: structure first, then every tensor in order of execution."""
+"""One pass over two traces: every tensor judged, in the order of execution."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from assay.difftest.check.result import Verdict
 from assay.difftest.errors import (
     NotComparable,
     ReplicaConflict,
     ShardSpecError,
-    StepMismatch,
-    TraceCorrupt,
-    UnmappedName,
 )
 from assay.difftest.metrics import Distance, block_errors, distance, eps_of
 from assay.difftest.names import Name
 from assay.difftest.routing import Flips, compare_choices
+from assay.difftest.samples import held_samples, sample_indices
 from assay.difftest.shards import Merged, Piece, Problem, ShardSpec, merge
-from assay.difftest.store import Trace, sample_indices
+from assay.difftest.store import Trace
 from assay.difftest.tolerance import Tolerance
 
-_LAYER = re.compile(r"(.*?(?:layers|blocks|h)\.\d+)(?:\.|$)")
+LAYER = re.compile(r"(.*?(?:layers|blocks|h)\.\d+)(?:\.|$)")
 
 
-@dataclass
-class Verdict:
-    """What came out for one tensor.
-
-    Attributes
-    ----------
-    name : str
-    order : int
-    relative, tolerance : float
-        Relative Frobenius error and what a correct run may have.
-    reason : str
-        Where the tolerance comes from.
-    status : str
-        ``ok``, ``wrong``, ``left out``.
-    norm : float
-        Of the reference.
-    largest, cosine, scale : float
-    problems : list of Problem
-    note : str
-    """
-
-    name: str
-    order: int
-    relative: float
-    tolerance: float
-    reason: str
-    status: str
-    norm: float = 0.0
-    largest: float = 0.0
-    cosine: float = 1.0
-    scale: float = 1.0
-    problems: list[Problem] = field(default_factory=list)
-    note: str = ""
-
-    @property
-    def floor(self) -> float:
-        """Detection floor: the smallest relative effect on this tensor that would have been seen."""
-        return self.tolerance
-
-    @property
-    def excess(self) -> float:
-        """Error over tolerance."""
-        if self.tolerance == 0.0:
-            return math.inf if self.relative > 0 else 0.0
-        return self.relative / self.tolerance
-
-
-@dataclass
-class Finding:
-    """One thing that is wrong, in the order of execution; the first is the root candidate.
-
-    Attributes
-    ----------
-    name, module, phase : str
-    kind : str
-        Diagnosis, such as ``scale``, ``missing reduction``, ``wrong rows``.
-    category : str
-        ``wrong computation``, ``wrong communication`` or ``missing communication``.
-    confidence : float
-        0 to 1, of the diagnosis.
-    ranks : tuple of int
-        Ranks on which it shows.
-    rel_error, tolerance : float
-    evidence : list of str
-    consequence : bool
-        Whether an earlier finding explains it.
-    """
-
-    name: str
-    module: str
-    phase: str
-    kind: str
-    ranks: tuple[int, ...] = ()
-    rel_error: float = 0.0
-    tolerance: float = 0.0
-    evidence: list[str] = field(default_factory=list)
-    category: str = "wrong computation"
-    confidence: float = 0.5
-    consequence: bool = False
-    order: int = 0
-
-    def __str__(self) -> str:
-        where = f"{self.phase} of {self.module}"
-        return f"{where}: {self.kind} (error {self.rel_error:.3g}, tolerance {self.tolerance:.3g})"
-
-
-@dataclass
-class Result:
-    """Outcome of a comparison.
-
-    Attributes
-    ----------
-    ok : bool
-        Nothing was found.
-    findings : list of Finding
-    verdicts : list of Verdict
-        Every tensor that was compared, in the order of execution.
-    not_compared : list of str
-        Names of the reference that the candidate does not have.
-    notes : list of str
-    flips : list of Flips
-        Discrete decisions that differ and may.
-    """
-
-    findings: list[Finding]
-    verdicts: list[Verdict]
-    not_compared: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    flips: list[Flips] = field(default_factory=list)
-    dead_ranks: list[int] = field(default_factory=list)
-    reference: str = ""
-    candidate: str = ""
-    coverage: Any = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
-
-    @property
-    def partial(self) -> bool:
-        """Whether the pass has holes: tensors not compared, ranks missing, inputs that do not reach everything."""
-        holes = self.coverage is not None and not self.coverage.complete
-        return bool(self.not_compared or self.dead_ranks or holes)
-
-    @property
-    def verdict(self) -> str:
-        """``FAIL``, ``PASS (partial)`` or ``PASS``."""
-        if self.findings:
-            return "FAIL"
-        return "PASS (partial)" if self.partial else "PASS"
-
-    def floors(self) -> dict[str, float]:
-        """Name -> smallest relative effect that would have been seen."""
-        return {v.name: v.floor for v in self.verdicts if v.status != "left out"}
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "verdict": self.verdict, "reference": self.reference, "candidate": self.candidate,
-            "findings": [asdict(f) for f in self.findings], "verdicts": [asdict(v) for v in self.verdicts],
-            "not_compared": self.not_compared, "notes": self.notes, "dead_ranks": self.dead_ranks,
-            "flips": [asdict(f) for f in self.flips],
-            "coverage": asdict(self.coverage) if self.coverage is not None else None,
-        }  # fmt: skip
-
-
-def compare(
-    reference: Trace, candidate: Trace, tolerance: Tolerance | None = None, *, strict: bool = False,
-    allow_extra: bool = False, include: Sequence[str] = (), exclude: Sequence[str] = (),
-    resume: str | Path | None = None,
-    coverage: Any = None, stop_after: int | None = None,
-) -> Result:  # fmt: skip
-    """Compare two traces.
-
-    Parameters
-    ----------
-    reference, candidate : Trace
-        The reference may itself be distributed.
-    tolerance : Tolerance, optional
-        From `estimate_tolerance`; without it every tensor may be off by 16 eps of the lowest type among the outputs.
-    strict : bool
-        Raise at the first replica conflict.
-    allow_extra : bool
-        Let the candidate have modules and parameters that the reference has not.
-    include, exclude : sequence of str
-        Patterns searched in names.
-    resume : path, optional
-        File of verdicts that is written along the way; what it holds is not compared again.
-    coverage : Coverage, optional
-        What the inputs touch; holes make a pass partial.
-    stop_after : int, optional
-        End after so many wrong tensors.
-
-    Raises
-    ------
-    StepMismatch
-        Steps, micro-batches or tokens differ.
-    NotComparable
-        Inputs or initial weights differ.
-    UnmappedName
-        The candidate has a name that the reference does not know.
-    ReplicaConflict
-        With ``strict``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from assay.difftest import trace
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
-    >>> folders = [tempfile.mkdtemp(), tempfile.mkdtemp()]
-    >>> for folder, factor in zip(folders, (1.0, 2.0)):
-    ...     model.zero_grad()
-    ...     with trace(model, folder):
-    ...         (factor * model(torch.ones(2, 4)).sum()).backward()
-    >>> result = compare(Trace.open(folders[0]), Trace.open(folders[1]))
-    >>> result.findings[0].phase, result.findings[0].module, result.findings[0].kind
-    ('gout', '1', 'scale')
-    """
-    from assay.difftest.diagnose import diagnose
-
-    tolerance = tolerance or default_tolerance(reference)
-    _check_steps(reference, candidate)
-    names = _chosen(reference.names(), include, exclude)
-    _check_names(reference, candidate, allow_extra)
-    state = _Comparison(reference, candidate, tolerance, strict)
-    state.check_start(names)
-    done = _Resume(resume)
-    for order, name in enumerate(names):
-        verdict = done.get(name)
-        if verdict is None:
-            verdict = state.one(name, order)
-            if verdict is not None:
-                done.put(verdict)
-        if verdict is not None:
-            state.verdicts.append(verdict)
-            if verdict.status == "wrong" and stop_after is not None:
-                stop_after -= 1
-                if stop_after <= 0:
-                    break
-    state.recompute(len(names))
-    done.close()
-    result = Result(
-        [], sorted(state.verdicts, key=lambda v: v.order), state.absent, state.notes, state.flips,
-        candidate.missing_ranks(), str(reference.folder), str(candidate.folder), coverage,
-    )  # fmt: skip
-    for rank in result.dead_ranks:
-        result.notes.append(f"rank {rank} left no complete file; the others were compared")
-    for file in candidate.files:
-        result.notes += [n for n in file.notes if n not in result.notes]
-    result.findings = diagnose(state, result)
-    return result
-
-
-def default_tolerance(reference: Trace) -> Tolerance:
-    """16 eps of the lowest floating type among module outputs, for every tensor."""
-    types = {eps_of(e.dtype) for f in reference.files for n, e in f.entries.items() if "/out/" in n and eps_of(e.dtype)}
-    return Tolerance(eps=max(types, default=2.0**-23))
-
-
-def _chosen(names: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    kept = [n for n in names if not include or any(re.search(p, n) for p in include)]
-    return [n for n in kept if not any(re.search(p, n) for p in exclude)]
-
-
-def _check_steps(reference: Trace, candidate: Trace) -> None:
-    if reference.steps != candidate.steps:
-        raise StepMismatch(
-            f"the reference has steps {reference.steps}, the candidate {candidate.steps}; trace the same steps"
-        )
-    for key, word in (("tokens", "tokens"), ("microbatches", "micro-batches"), ("seed", "seed")):
-        a, b = reference.meta.get(key), candidate.meta.get(key)
-        if a is not None and b is not None and a != b:
-            raise StepMismatch(f"the reference has {a} {word} a step, the candidate {b}")
-    counts = []
-    for side in (reference, candidate):
-        seen = {
-            (n.step, n.microbatch)
-            for n in map(Name.parse, side.names())
-            if n.microbatch is not None and n.phase in ("in", "out")
-        }
-        counts.append(Counter(step for step, _ in seen))
-    if counts[0] != counts[1] and counts[0] and counts[1]:
-        step = next(s for s in counts[0] if counts[0][s] != counts[1].get(s))
-        raise StepMismatch(
-            f"step {step} has {counts[0][step]} micro-batches in the reference and {counts[1].get(step, 0)} in the "
-            "candidate"
-        )
-
-
-def _check_names(reference: Trace, candidate: Trace, allow_extra: bool) -> None:
-    if allow_extra:
-        return
-    from difflib import get_close_matches
-
-    known_modules = {Name.parse(n).module for n in reference.names()}
-    known_parameters = {Name.parse(n).parameter for n in reference.names() if "/param/" in n}
-    for name in candidate.names():
-        n = Name.parse(name)
-        if (
-            n.phase in ("param", "param_after", "grad", "main_grad")
-            and n.parameter not in known_parameters
-            and known_parameters
-        ):
-            near = get_close_matches(n.parameter, sorted(known_parameters), n=3, cutoff=0.4)
-            hint = f"did you mean {', '.join(near)}?" if near else "add a name rule, or (pattern, None) to leave it out"
-            raise UnmappedName(f"the candidate's parameter {n.parameter!r} is not in the reference; {hint}")
-        if n.phase in ("in", "out") and n.module not in known_modules:
-            near = get_close_matches(n.module, sorted(known_modules), n=3, cutoff=0.4)
-            hint = f"did you mean {', '.join(near)}?" if near else "add a name rule, or (pattern, None) to leave it out"
-            raise UnmappedName(f"the candidate's module {n.module!r} is not in the reference; {hint}")
-
-
-class _Resume:
-    def __init__(self, path: str | Path | None) -> None:
-        self.path = Path(path) if path is not None else None
-        self.known: dict[str, Verdict] = {}
-        self._file: Any = None
-        if self.path is None:
-            return
-        if self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                try:
-                    raw = json.loads(line)
-                    raw["problems"] = [
-                        Problem(**{**p, "ranks": tuple(p["ranks"]), "axes": tuple(p["axes"])}) for p in raw["problems"]
-                    ]
-                    self.known[raw["name"]] = Verdict(**raw)
-                except (json.JSONDecodeError, TypeError, KeyError):
-                    continue  # the line that was being written when the comparison was ended
-        self._file = self.path.open("a", encoding="utf-8")
-        if self.known:
-            self._file.write("\n")
-
-    def get(self, name: str) -> Verdict | None:
-        return self.known.get(name)
-
-    def put(self, verdict: Verdict) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(asdict(verdict)) + "\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-            self._file.close()
-
-
-class _Comparison:
+class Comparison:
     """One pass over two traces."""
 
     def __init__(self, reference: Trace, candidate: Trace, tolerance: Tolerance, strict: bool) -> None:
@@ -372,9 +38,7 @@ class _Comparison:
         self.notes: list[str] = []
         self.flips: list[Flips] = []
         self.candidate_names = set(candidate.names())
-        self.layers_there = {
-            m[1] for n in self.candidate_names if (m := _LAYER.match(Name.parse(n).module)) is not None
-        }
+        self.layers_there = {m[1] for n in self.candidate_names if (m := LAYER.match(Name.parse(n).module)) is not None}
         self.missing_layers: dict[str, int] = {}
         self.dead = bool(candidate.missing_ranks())
         self._flipped: dict[tuple[int, int | None], Tensor] = {}
@@ -516,7 +180,7 @@ class _Comparison:
         return kept
 
     def _missing(self, n: Name, name: str, order: int) -> Verdict | None:
-        match = _LAYER.match(n.module)
+        match = LAYER.match(n.module)
         if match is not None and match[1] not in self.layers_there:
             if match[1] in self.missing_layers:
                 return None
@@ -708,25 +372,23 @@ def _sampled_values(side: Trace, name: str) -> tuple[Tensor | None, list[Problem
         key += tuple(file.coords.get(a, (0, 1))[0] for a in spec.partial_axes)
         if key in seen:
             if not torch.equal(seen[key][1], stored):
-                gap = distance(seen[key][1][1], stored[1])
+                gap = distance(seen[key][1], stored)
                 text = f"copies on ranks {seen[key][0]} and {file.rank} must be equal"
                 problems.append(
                     Problem("replica conflict", text, (seen[key][0], file.rank), (), gap.largest, gap.relative)
                 )
             continue
         seen[key] = (file.rank, stored)
-        at = torch.searchsorted(torch.from_numpy(wanted), stored[0].long())
+        _, held = held_samples(spec.index(shape, file.coords))
+        at = torch.from_numpy(np.searchsorted(wanted, held))
         if spec.partial_axes:
             partial = True
-            sums[file.rank] = torch.zeros_like(values).index_put_((at,), stored[1])
+            sums[file.rank] = torch.zeros_like(values).index_put_((at,), stored.double())
         else:
-            values[at] = stored[1]
+            values[at] = stored.double()
     if partial:
         values = torch.stack(list(sums.values())).sum(0)
     if bool(torch.isnan(values).any()) and not partial:
         problems.append(Problem("missing region", f"{int(torch.isnan(values).sum())} sampled elements are on no rank"))
         values = values.nan_to_num(0.0)
     return values, problems
-
-
-__all__ = ["Finding", "Result", "TraceCorrupt", "Verdict", "compare", "default_tolerance"]
