@@ -251,11 +251,12 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of `run`.")]) -> 
 def train(
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the model.")],
     source: Annotated[Path | None, typer.Option(help="Tasks to train on.  [default: made workbooks]")] = None,
-    books: Annotated[int, typer.Option(min=10, help="Made workbooks.")] = 1500,
-    epochs: Annotated[int, typer.Option(min=1)] = 8,
+    books: Annotated[int, typer.Option(min=10, help="Made workbooks.")] = 400,
+    epochs: Annotated[int, typer.Option(min=1)] = 24,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 2e-3,
     fmt: Annotated[str, typer.Option(help="dense or plain.")] = "dense",
-    budget: Annotated[int, typer.Option(min=32, help="Tokens of context.")] = 512,
-    width: Annotated[int, typer.Option(min=16)] = 128,
+    budget: Annotated[int, typer.Option(min=32, help="Tokens of context.")] = 256,
+    width: Annotated[int, typer.Option(min=16)] = 96,
     device: Annotated[str, typer.Option(help="cpu, cuda, auto.")] = "cpu",
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
@@ -267,7 +268,7 @@ def train(
 
     config = PointerConfig(width=width, fmt=fmt, budget=budget)
     tasks = _tasks(source) if source is not None else training_tasks(books)
-    held = training_tasks(60, seed=9_700)
+    held = training_tasks(30, seed=9_700, vocabulary="calibration")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("epochs", total=epochs)
 
@@ -280,6 +281,7 @@ def train(
             tasks,
             config,
             epochs=epochs,
+            lr=lr,
             seed=seed,
             device=device,
             validation=held,

@@ -15,7 +15,7 @@ import numpy as np
 from assay.formulas.errors import FormulaError
 from assay.formulas.execute import recalculated
 from assay.formulas.grammar import column_name
-from assay.formulas.vocabulary import LANGUAGES, MONTHS, PEOPLE, THINGS, WORDS
+from assay.formulas.vocabulary import VOCABULARIES, Vocabulary
 from assay.formulas.workbook.model import Style, Workbook
 
 BOLD, MONEY, PERCENT, HEAD = (
@@ -29,14 +29,14 @@ BOLD, MONEY, PERCENT, HEAD = (
 class _Sheet:
     """Cells and styles of a sheet that is being made."""
 
-    def __init__(self, rng: np.random.Generator, language: str) -> None:
-        self.rng, self.language = rng, language
+    def __init__(self, rng: np.random.Generator, language: str, vocabulary: Vocabulary) -> None:
+        self.rng, self.language, self.vocabulary = rng, language, vocabulary
         self.cells: dict[str, Any] = {}
         self.styles: dict[str, Style] = {}
         self.merged: list[tuple[int, int, int, int]] = []
 
     def word(self, concept: str) -> str:
-        by_language = WORDS[concept]
+        by_language = self.vocabulary.words[concept]
         choices = by_language.get(self.language) or by_language["en"]
         return choices[int(self.rng.integers(len(choices)))]
 
@@ -90,7 +90,7 @@ def _invoice(s: _Sheet) -> dict[str, _Sheet]:
         s.put(row, col + j, s.word(concept), HEAD)
     end = col + len(heads) - 1
     first = row + 1
-    for i, thing in enumerate(s.pick(THINGS, n)):
+    for i, thing in enumerate(s.pick(s.vocabulary.things, n)):
         r = first + i
         s.put(r, col, thing)
         s.put(r, col + 1, s.whole(1, 40))
@@ -110,11 +110,11 @@ def _invoice(s: _Sheet) -> dict[str, _Sheet]:
         tax = s.put(r + 1, end, f"={sub}*{rate or s.whole(5, 25) / 100}", MONEY)
         s.put(r + 2, label, s.word("grand"), BOLD)
         s.put(r + 2, end, f"={sub}+{tax}", MONEY)
-    return {"Invoice": s}
+    return {s.vocabulary.sheets["invoice"]: s}
 
 
 def _budget(s: _Sheet) -> dict[str, _Sheet]:
-    months = MONTHS[s.language][: s.whole(3, 12)]
+    months = s.vocabulary.months[s.language][: s.whole(3, 12)]
     row, col = s.start(s.word("category"), len(months) + 2)
     s.put(row, col, s.word("category"), HEAD)
     for j, month in enumerate(months):
@@ -129,7 +129,7 @@ def _budget(s: _Sheet) -> dict[str, _Sheet]:
     for concept in ("income", "expenses"):
         n = s.whole(2, 6)
         first = r
-        for thing in s.pick(THINGS, n):
+        for thing in s.pick(s.vocabulary.things, n):
             s.put(r, col, thing)
             for j in range(len(months)):
                 s.put(r, col + 1 + j, s.whole(10, 900) * 10, MONEY)
@@ -150,7 +150,7 @@ def _budget(s: _Sheet) -> dict[str, _Sheet]:
     s.put(r, col, s.word("net"), BOLD)
     for j in range(len(months) + 1):
         s.put(r, col + 1 + j, f"={_a(totals[0], col + 1 + j)}-{_a(totals[1], col + 1 + j)}", MONEY)
-    return {"Budget": s}
+    return {s.vocabulary.sheets["budget"]: s}
 
 
 def _gradebook(s: _Sheet) -> dict[str, _Sheet]:
@@ -167,7 +167,7 @@ def _gradebook(s: _Sheet) -> dict[str, _Sheet]:
         s.put(row, end + 1 + j, s.word(concept), HEAD)
     first, last = row + 1, row + n
     passing = s.whole(10, 14) * 5
-    for i, person in enumerate(s.pick(PEOPLE, n)):
+    for i, person in enumerate(s.pick(s.vocabulary.people, n)):
         r = first + i
         s.put(r, col, person)
         for j in range(exams):
@@ -187,7 +187,7 @@ def _gradebook(s: _Sheet) -> dict[str, _Sheet]:
             for j in range(exams):
                 s.put(r, col + 1 + j, f"={function}({_a(first, col + 1 + j)}:{_a(last, col + 1 + j)})")
             r += 1
-    return {"Grades": s}
+    return {s.vocabulary.sheets["gradebook"]: s}
 
 
 def _inventory(s: _Sheet) -> dict[str, _Sheet]:
@@ -201,9 +201,10 @@ def _inventory(s: _Sheet) -> dict[str, _Sheet]:
     for concept, c in place.items():
         s.put(row, c, s.word(concept), HEAD)
     first, last = row + 1, row + n
-    firms = [f"{name} Ltd" for name in s.pick(PEOPLE, 5)]
-    other = _Sheet(s.rng, s.language)
-    for i, thing in enumerate(s.pick(THINGS, n)):
+    firms = [f"{name} {s.vocabulary.firm}" for name in s.pick(s.vocabulary.people, 5)]
+    second = s.vocabulary.sheets["suppliers"]
+    other = _Sheet(s.rng, s.language, s.vocabulary)
+    for i, thing in enumerate(s.pick(s.vocabulary.things, n)):
         r = first + i
         s.put(r, place["item"], thing)
         s.put(r, place["stock"], s.whole(0, 120))
@@ -214,7 +215,7 @@ def _inventory(s: _Sheet) -> dict[str, _Sheet]:
             s.put(r, place["reorder"], f'=IF({_a(r, place["stock"])}<{_a(r, place["level"])},"yes","no")')
         if lookup:
             s.put(r, place["supplier"], firms[s.whole(0, 4)])
-            s.put(r, place["phone"], f"=VLOOKUP({_a(r, place['supplier'])},Suppliers!$A$2:$B$6,2,FALSE)")
+            s.put(r, place["phone"], f"=VLOOKUP({_a(r, place['supplier'])},{second}!$A$2:$B$6,2,FALSE)")
     r = last + 1 + (1 if s.chance(0.3) else 0)
     s.put(r, col, s.word("grand"), BOLD)
     s.put(r, place["value"], f"=SUM({_a(first, place['value'])}:{_a(last, place['value'])})", MONEY)
@@ -222,14 +223,14 @@ def _inventory(s: _Sheet) -> dict[str, _Sheet]:
         s.put(r + 1, col, s.word("toorder"), BOLD)
         span = f"{_a(first, place['reorder'])}:{_a(last, place['reorder'])}"
         s.put(r + 1, col + 1, f'=COUNTIF({span},"yes")')
-    sheets = {"Stock": s}
+    sheets = {s.vocabulary.sheets["inventory"]: s}
     if lookup:
         other.put(1, 1, s.word("supplier"), HEAD)
         other.put(1, 2, s.word("phone"), HEAD)
         for i, firm in enumerate(firms):
             other.put(2 + i, 1, firm)
-            other.put(2 + i, 2, f"{THINGS[s.whole(0, 29)]}town")
-        sheets["Suppliers"] = other
+            other.put(2 + i, 2, f"{s.vocabulary.things[s.whole(0, 29)]}town")
+        sheets[second] = other
     return sheets
 
 
@@ -265,7 +266,7 @@ def _loan(s: _Sheet) -> dict[str, _Sheet]:
         s.put(r, col, s.word("total"), BOLD)
         for j in (2, 3, 4):
             s.put(r, col + j, f"=SUM({_a(row + 1, col + j)}:{_a(r - 1, col + j)})", MONEY)
-    return {"Loan": s}
+    return {s.vocabulary.sheets["loan"]: s}
 
 
 def _survey(s: _Sheet) -> dict[str, _Sheet]:
@@ -273,7 +274,7 @@ def _survey(s: _Sheet) -> dict[str, _Sheet]:
     row, col = s.start(s.word("score"), 3)
     for j, concept in enumerate(("respondent", "group", "score")):
         s.put(row, col + j, s.word(concept), HEAD)
-    groups = s.pick(("North", "South", "East", "West", "Centre"), s.whole(2, 4))
+    groups = s.pick(s.vocabulary.groups, s.whole(2, 4))
     first, last = row + 1, row + n
     for i in range(n):
         s.put(first + i, col, i + 1)
@@ -300,7 +301,7 @@ def _survey(s: _Sheet) -> dict[str, _Sheet]:
         s.put(below + i, side, group)
         s.put(below + i, side + 1, f"=COUNTIF({named},{_a(below + i, side)})")
         s.put(below + i, side + 2, f"=AVERAGEIF({named},{_a(below + i, side)},{scores})")
-    return {"Survey": s}
+    return {s.vocabulary.sheets["survey"]: s}
 
 
 KINDS: dict[str, Callable[[_Sheet], dict[str, _Sheet]]] = {
@@ -309,7 +310,9 @@ KINDS: dict[str, Callable[[_Sheet], dict[str, _Sheet]]] = {
 }  # fmt: skip
 
 
-def make_workbook(kind: str | None = None, seed: int = 0, language: str | None = None) -> Workbook:
+def make_workbook(
+    kind: str | None = None, seed: int = 0, language: str | None = None, vocabulary: str = "ordinary"
+) -> Workbook:
     """A made workbook.
 
     Parameters
@@ -317,13 +320,16 @@ def make_workbook(kind: str | None = None, seed: int = 0, language: str | None =
     kind : {"invoice", "budget", "gradebook", "inventory", "loan", "survey"}, optional
         Drawn from the seed where it is not given.
     seed : int
-    language : {"en", "de", "fr", "es"}, optional
-        Of headers and labels; drawn where it is not given (English in about half).
+    language : str, optional
+        Of headers and labels (en, de, fr, es; unseen: en, nl, it; calibration: en, pt); drawn where it is not given
+        (English in about half).
+    vocabulary : {"ordinary", "calibration", "unseen"}
+        Three sets of headers, labels, sheet names and row names that share no word.
 
     Raises
     ------
     FormulaError
-        If there is no such kind or language.
+        If there is no such kind, language or vocabulary.
 
     Examples
     --------
@@ -331,15 +337,18 @@ def make_workbook(kind: str | None = None, seed: int = 0, language: str | None =
     >>> sum(1 for _ in book.sheets["Invoice"].formula_cells())
     11
     """
+    if vocabulary not in VOCABULARIES:
+        raise FormulaError(f"there is no vocabulary {vocabulary!r}; there is {', '.join(VOCABULARIES)}")
+    chosen = VOCABULARIES[vocabulary]
     rng = np.random.default_rng([seed, 77])
     drawn_kind = list(KINDS)[int(rng.integers(len(KINDS)))]
-    drawn_language = "en" if rng.random() < 0.5 else LANGUAGES[int(rng.integers(4))]
+    drawn_language = "en" if rng.random() < 0.5 else chosen.languages[int(rng.integers(len(chosen.languages)))]
     kind, language = kind or drawn_kind, language or drawn_language
     if kind not in KINDS:
         raise FormulaError(f"there is no kind {kind!r} of workbook; there is {', '.join(KINDS)}")
-    if language not in LANGUAGES:
-        raise FormulaError(f"there are no words in {language!r}; there is {', '.join(LANGUAGES)}")
-    sheets = KINDS[kind](_Sheet(rng, language))
+    if language not in chosen.languages:
+        raise FormulaError(f"there are no words in {language!r}; there is {', '.join(chosen.languages)}")
+    sheets = KINDS[kind](_Sheet(rng, language, chosen))
     book = Workbook.from_cells(
         {name: s.cells for name, s in sheets.items()},
         styles={name: s.styles for name, s in sheets.items()},
@@ -352,10 +361,12 @@ def make_workbook(kind: str | None = None, seed: int = 0, language: str | None =
     return full
 
 
-def make_workbooks(n: int, seed: int = 0, kinds: tuple[str, ...] | None = None) -> list[Workbook]:
+def make_workbooks(
+    n: int, seed: int = 0, kinds: tuple[str, ...] | None = None, vocabulary: str = "ordinary"
+) -> list[Workbook]:
     """Many made workbooks, of all kinds in turn."""
     names = kinds or tuple(KINDS)
-    return [make_workbook(names[i % len(names)], seed * 100_003 + i) for i in range(n)]
+    return [make_workbook(names[i % len(names)], seed * 100_003 + i, vocabulary=vocabulary) for i in range(n)]
 
 
 def write_xlsx(book: Workbook, path: str | os.PathLike[str]) -> None:

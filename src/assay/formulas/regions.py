@@ -117,51 +117,56 @@ def cell_keys(sheet: Sheet, a: CellArrays) -> Int[np.ndarray, " n"]:
     return key
 
 
-def _components(row: Any, col: Any) -> tuple[int, Int[np.ndarray, " n"]]:
-    """Connected blocks of cells given by row and column (sorted by both), corners included."""
-    n = len(row)
-    keys = row.astype(np.int64) * WIDTH + col
-    right = np.zeros(n, bool)
-    right[:-1] = keys[1:] == keys[:-1] + 1
-    left = np.zeros(n, bool)
-    left[1:] = right[:-1]
-    beside = np.flatnonzero(right)
-    # one search for the cell below; those beside it are its neighbours in the sorted order
-    below = np.searchsorted(keys, keys + WIDTH)
-    down = keys[np.minimum(below, n - 1)] == keys + WIDTH
-    hit = np.flatnonzero(down)
-    pairs = [(beside, beside + 1), (hit, below[hit])]
-    # corners matter only where no side connects the same two cells
-    for step, side in ((-1, left), (1, right)):
-        lone = np.flatnonzero(~down & ~side)
-        spot = below[lone] + (step if step < 0 else 0)
-        inside = (spot >= 0) & (spot < n)
-        lone, spot = lone[inside], spot[inside]
-        meets = keys[spot] == keys[lone] + WIDTH + step
-        if step < 0:
-            meets &= col[lone] > 1
-        pairs.append((lone[meets], spot[meets]))
-    first = np.concatenate([p[0] for p in pairs]).astype(np.int32)
-    second = np.concatenate([p[1] for p in pairs]).astype(np.int32)
-    graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(n, n))
-    count, label = connected_components(graph, directed=False)
-    return count, label
+def _by_column(col: Any) -> Int[np.ndarray, " n"]:
+    """Order by column of cells that come by row; a radix sort, since columns fit into 16 bits."""
+    return np.argsort(col.astype(np.int16), kind="stable")
+
+
+def _components(row: Any, col: Any) -> tuple[int, Int[np.ndarray, " n"], Int[np.ndarray, "k 4"]]:
+    """Connected blocks of cells given by row and column (sorted by both), corners included; and their boxes.
+
+    The graph joins vertical runs of cells, not cells: two runs in columns side by side are joined if their rows overlap
+    or meet at a corner. Finding the runs takes a pass over the cells, and most sheets have few runs.
+    """
+    order = _by_column(col)
+    r, c = row[order].astype(np.int64), col[order].astype(np.int64)
+    new = np.ones(len(r), bool)
+    new[1:] = (c[1:] != c[:-1]) | (r[1:] != r[:-1] + 1)
+    starts = np.flatnonzero(new)
+    stops = np.append(starts[1:], len(r))
+    top, bottom, side = r[starts], r[stops - 1], c[starts]
+    # runs of the next column whose last row is not above, and whose first row is not below: a stretch of the runs
+    span = int(bottom.max()) + 2
+    low = np.searchsorted(side * span + bottom, (side + 1) * span + top - 1)
+    high = np.searchsorted(side * span + top, (side + 1) * span + bottom + 1, side="right")
+    count = np.maximum(high - low, 0)
+    first = np.repeat(np.arange(len(side)), count)
+    second = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count) + np.repeat(low, count)
+    graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(len(side), len(side)))
+    blocks, of_run = connected_components(graph, directed=False)
+    box = np.empty((blocks, 4), np.int64)
+    together = np.argsort(of_run, kind="stable")
+    begin = np.searchsorted(of_run[together], np.arange(blocks))
+    for j, (values, extreme) in enumerate(
+        ((top, np.minimum), (side, np.minimum), (bottom, np.maximum), (side, np.maximum))
+    ):
+        box[:, j] = extreme.reduceat(values[together], begin)
+    # blocks in reading order of their first cells
+    ranked = np.lexsort((box[:, 1], box[:, 0]))
+    rank = np.empty(blocks, np.int64)
+    rank[ranked] = np.arange(blocks)
+    label = np.empty(len(r), np.int64)
+    label[order] = np.repeat(rank[of_run], stops - starts)
+    return blocks, label, box[ranked]
 
 
 def _whole(sheet: Sheet, book: Workbook | None) -> SheetMap:
     a = sheet.arrays()
-    n = len(a.row)
-    if not n:
+    if not len(a.row):
         none = np.zeros((0, 4), np.int64)
         return SheetMap(none, np.zeros(0, np.int64), Rects(none.copy(), np.zeros(0, np.int64)))
     key = cell_keys(sheet, a)
-    count, label = _components(a.row, a.col)
-    box = np.zeros((count, 4), np.int64)
-    order = np.argsort(label, kind="stable")
-    starts = np.searchsorted(label[order], np.arange(count))
-    row, col = a.row[order].astype(np.int64), a.col[order].astype(np.int64)
-    box[:, 0], box[:, 2] = np.minimum.reduceat(row, starts), np.maximum.reduceat(row, starts)
-    box[:, 1], box[:, 3] = np.minimum.reduceat(col, starts), np.maximum.reduceat(col, starts)
+    _, label, box = _components(a.row, a.col)
     bold = np.array([s.bold or s.fill for s in sheet.styles] + [False])
     styled = bold[np.where((a.style >= 0) & (a.style < len(sheet.styles)), a.style, len(sheet.styles))]
     headers = _header_rows(a, key, label, box, styled)
@@ -201,8 +206,8 @@ def _header_rows(a: CellArrays, key: Any, label: Any, box: Any, styled: Any) -> 
 
 
 def rectangles(row: Any, col: Any, key: Any) -> Rects:
-    """Cells joined to vertical runs of one key, and runs of equal height joined to rectangles."""
-    order = np.lexsort((row, col))
+    """Cells (by row, then column) joined to vertical runs of one key, and runs of equal height to rectangles."""
+    order = _by_column(col)
     r, c, k = row[order].astype(np.int64), col[order].astype(np.int64), key[order].astype(np.int64)
     new = np.ones(len(r), bool)
     new[1:] = (c[1:] != c[:-1]) | (r[1:] != r[:-1] + 1) | (k[1:] != k[:-1])

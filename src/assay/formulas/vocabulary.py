@@ -1,6 +1,10 @@
-"""Words of made workbooks: headers and labels in four languages, months, things and people."""
+"""Words of made workbooks: headers and labels in four languages, months, things and people; and two further sets."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from assay.formulas import held_words as held
 
 # concept -> language -> words that people use for it
 WORDS: dict[str, dict[str, list[str]]] = {
@@ -61,7 +65,7 @@ WORDS: dict[str, dict[str, list[str]]] = {
         "es": ["Total", "Suma"],
     },
     "average": {
-        "en": ["Average", "Mean", "Avg"],
+        "en": ["Average", "On average", "Average value"],
         "de": ["Durchschnitt", "Mittelwert"],
         "fr": ["Moyenne"],
         "es": ["Promedio", "Media"],
@@ -273,3 +277,55 @@ PEOPLE = [
     "Zoe",
 ]
 LANGUAGES = ("en", "de", "fr", "es")
+_SHEETS = {
+    "invoice": "Invoice", "budget": "Budget", "gradebook": "Grades", "inventory": "Stock", "suppliers": "Suppliers",
+    "loan": "Loan", "survey": "Survey",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """All words that a made workbook takes: headers and labels, months, row names, sheet names, groups.
+
+    Attributes
+    ----------
+    languages : tuple of str
+        English first.
+    words : dict
+        Concept -> language -> words.
+    months : dict
+        Language -> twelve names.
+    things, people, groups : tuple of str
+    sheets : dict
+        Kind -> sheet name.
+    """
+
+    languages: tuple[str, ...]
+    words: dict[str, dict[str, list[str]]]
+    months: dict[str, list[str]]
+    things: tuple[str, ...]
+    people: tuple[str, ...]
+    groups: tuple[str, ...]
+    sheets: dict[str, str]
+    firm: str = "Ltd"
+
+
+def _named(names: str) -> dict[str, str]:
+    return dict(zip(_SHEETS, names.split(), strict=True))
+
+
+VOCABULARIES = {
+    "ordinary": Vocabulary(
+        LANGUAGES, WORDS, MONTHS, tuple(THINGS), tuple(PEOPLE), ("North", "South", "East", "West", "Centre"), _SHEETS
+    ),
+    "calibration": Vocabulary(
+        ("en", "pt"), held.CALIBRATION, held.CALIBRATION_MONTHS, held.CALIBRATION_THINGS,
+        held.CALIBRATION_PEOPLE, ("Red", "Blue", "Green", "Yellow", "Grey"),
+        _named("Bill Plan Marks Depot Sources Credit Poll"), "Inc",
+    ),
+    "unseen": Vocabulary(
+        ("en", "nl", "it"), held.UNSEEN, held.UNSEEN_MONTHS, held.UNSEEN_THINGS, held.UNSEEN_PEOPLE,
+        ("Harbour", "Airport", "Castle", "Market", "Station"),
+        _named("Statement Forecast Pupils Warehouse Makers Mortgage Questionnaire"), "Partners",
+    ),
+}  # fmt: skip

@@ -50,8 +50,8 @@ _BINDING = {
     "(": 0, "=": 20, "<>": 20, "<": 20, ">": 20, "<=": 20, ">=": 20, "&": 30, "+": 40, "-": 40, "*": 50, "/": 50,
     "^": 60, "%": 65, _PREFIX + "-": 70, _PREFIX + "+": 70,
 }  # fmt: skip
-_LONGEST = 200
-"""Tokens; a tree of fewer cannot be deeper than the full parser admits."""
+_DEEPEST = 190
+"""Open operators before the full parser takes over, which admits 200 (operators of rising binding add at most five)."""
 
 _columns: dict[str, int] = {}
 
@@ -66,8 +66,6 @@ def _column(text: str) -> int:
 def quick_tree(text: str, start: int) -> Node | None:
     """The tree of a formula in A1 notation that begins at an offset, None where the full parser has to read it."""
     tokens = _TOKEN.findall(text, start)
-    if len(tokens) > _LONGEST:
-        return None
     columns, bindings = _columns, _BINDING
     done: list[Node] = []
     operators = ["("]
@@ -79,6 +77,8 @@ def quick_tree(text: str, start: int) -> Node | None:
             if sheet is not None:
                 return None
             if wanted:
+                if len(operators) > _DEEPEST:
+                    return None
                 if op == "(":
                     operators.append(op)
                     calls.append(None)
@@ -168,7 +168,7 @@ def quick_tree(text: str, start: int) -> Node | None:
             sheet = None
         elif word:
             if mark and mark[0] == "(":
-                if sheet is not None:
+                if sheet is not None or len(operators) > _DEEPEST:
                     return None
                 operators.append("(")
                 calls.append(Call(word, []))

@@ -21,9 +21,10 @@ from assay.formulas.tokens import byte_classes
 
 MAX_ITEMS = 96
 MAX_WORDS = 8
-HASHES = 8192
+HASHES = 4096
 WIDE = 14
 KINDS = 12
+TEXT_KIND, HEADER_KIND = 1, 2
 NEAR = 24
 BUCKETS = 2 * NEAR + 13
 _WORD = re.compile(r"[^\W\d_]+|R?\[?-?\d+\]?C?\[?-?\d*\]?|[%$#&<>=*/^+-]")
@@ -50,7 +51,7 @@ def _kind(key: int) -> int:
         return 8
     if key >= KEY_NUMBER:
         return 4 + key - KEY_NUMBER
-    return {KEY_TEXT: 1, KEY_HEADER: 2, KEY_BOOL: 3, KEY_ERROR: 9}[key]
+    return {KEY_TEXT: TEXT_KIND, KEY_HEADER: HEADER_KIND, KEY_BOOL: 3, KEY_ERROR: 9}[key]
 
 
 def items(task: Task, fmt: str = "dense", budget: int = 512) -> list[Item]:

@@ -25,13 +25,13 @@ class PointerConfig:
         If a size is out of range.
     """
 
-    width: int = 128
+    width: int = 96
     heads: int = 4
     encoder_layers: int = 3
     decoder_layers: int = 2
     dropout: float = 0.1
     fmt: str = "dense"
-    budget: int = 512
+    budget: int = 256
 
     def __post_init__(self) -> None:
         if self.width < 8 or self.width % self.heads:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from assay.formulas.errors import FormulaError
 from assay.formulas.grammar import CellRef
@@ -19,6 +22,7 @@ from assay.formulas.tasks import Task
 from assay.training import load_checkpoint, save_checkpoint
 
 MODEL = "ASSAY_FORMULAS_MODEL"
+SHIPPED = Path(__file__).with_name("weights.safetensors")
 
 
 class SketchPointer:
@@ -27,7 +31,8 @@ class SketchPointer:
     Parameters
     ----------
     net : PointerNet, optional
-        Default: the file that the environment variable ``ASSAY_FORMULAS_MODEL`` names (`assay formulas train`).
+        Default: the file that the environment variable ``ASSAY_FORMULAS_MODEL`` names, else the weights of the package
+        (`assay formulas train` made both).
 
     Raises
     ------
@@ -39,8 +44,8 @@ class SketchPointer:
 
     def __init__(self, net: PointerNet | None = None) -> None:
         if net is None:
-            path = os.environ.get(MODEL, "")
-            if not path:
+            path = os.environ.get(MODEL, "") or SHIPPED
+            if not Path(path).is_file():
                 raise FormulaError(
                     f"there is no trained model: train one (assay formulas train -o FILE) and name it in {MODEL}"
                 )
@@ -57,19 +62,23 @@ class SketchPointer:
             If the file is no model of this kind.
         """
         try:
-            state: dict[str, Any] = load_checkpoint(path)
+            state = _read(path)
             net = PointerNet(PointerConfig(**state["settings"]))
             net.load_state_dict(state["weights"])
         except FileNotFoundError as error:
             raise FormulaError(f"there is no trained model {path}") from error
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise FormulaError(
                 f"{path} is no model of this kind ({type(error).__name__}: {str(error)[:120]})"
             ) from error
         return cls(net.to(torch.device(device)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the weights and the configuration."""
+        """Write the weights and the configuration; a name that ends in ``.safetensors`` gets them in half precision."""
+        if Path(path).suffix == ".safetensors":
+            half = {name: t.half().contiguous() for name, t in self.net.state_dict().items()}
+            save_file(half, path, {"settings": json.dumps(self.net.settings())})
+            return Path(path)
         return save_checkpoint(path, {"settings": self.net.settings(), "weights": self.net.state_dict()})
 
     def suggest(self, task: Task, k: int = 5) -> list[Suggestion]:
@@ -89,3 +98,11 @@ class SketchPointer:
                 )
             )  # fmt: skip
         return found
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    if Path(path).suffix != ".safetensors":
+        return load_checkpoint(path)
+    with safe_open(path, "pt") as file:
+        weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+        return {"settings": json.loads(file.metadata()["settings"]), "weights": weights}

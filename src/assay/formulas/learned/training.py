@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,17 +12,20 @@ from torch import Tensor
 
 from assay.formulas.errors import FormulaError
 from assay.formulas.generator import make_workbooks
-from assay.formulas.learned.features import MAX_WORDS, Encoded, encode
+from assay.formulas.learned.features import HASHES, HEADER_KIND, MAX_WORDS, TEXT_KIND, Encoded, encode
 from assay.formulas.learned.model import PointerConfig, PointerNet
 from assay.formulas.tasks import Task, build_tasks
-from assay.training import TrainConfig, TrainResult, seeded, tensor_batches, train
+from assay.training import TrainConfig, TrainResult, seeded, train
+
+MASKED = 0.5
+"""Share of the examples in training whose headers and texts are exchanged for words without meaning."""
 
 
-def training_tasks(books: int = 1500, seed: int = 9_500) -> list[Task]:
+def training_tasks(books: int = 400, seed: int = 9_500, vocabulary: str = "ordinary") -> list[Task]:
     """Fresh and extend tasks of made workbooks (of seeds that neither tests nor the corpus of retrieval use)."""
     tasks: list[Task] = []
     for start in range(0, books, 100):
-        made = make_workbooks(min(100, books - start), seed + start // 100)
+        made = make_workbooks(min(100, books - start), seed + start // 100, vocabulary=vocabulary)
         for mode in ("fresh", "extend"):
             tasks += build_tasks(made, 100_000, mode, seed=seed, per_function_cap=100_000, per_file_cap=12, abstain=0.0)
     return tasks
@@ -71,6 +75,9 @@ def train_pointer(
 ) -> tuple[PointerNet, TrainResult]:
     """Train a network; with validation tasks their loss is followed.
 
+    In half of the examples the words of headers and texts are exchanged for others, the same for the same within the
+    example, so that the network learns to read layout and kinds as well as words it will meet again.
+
     Returns
     -------
     PointerNet, TrainResult
@@ -82,6 +89,8 @@ def train_pointer(
 
     def loss(model: torch.nn.Module, batch: tuple[Tensor, ...], step: int) -> Tensor:
         features, words, present, symbols = _trimmed(*batch)
+        if model.training:
+            words = _exchanged(features, words)
         return model.loss(features, words, present, symbols)  # type: ignore[operator]
 
     def validate(model: torch.nn.Module) -> float:
@@ -104,10 +113,40 @@ def train_pointer(
         device=device,
     )
     result = train(
-        net, loss, tensor_batches(*data, batch_size=batch_size), settings, validate=validate if held else None,
+        net, loss, _ByLength(data, batch_size), settings, validate=validate if held else None,
         checkpoint=checkpoint, callback=callback,
     )  # fmt: skip
     return net, result
+
+
+@dataclass(frozen=True)
+class _ByLength:
+    """Batches of examples with about equally many items, so that little is padding; the order depends on the seed."""
+
+    tensors: tuple[Tensor, ...]
+    batch_size: int
+    together: int = 8
+
+    def __len__(self) -> int:
+        return -(-len(self.tensors[0]) // self.batch_size)
+
+    def __call__(self, generator: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
+        items = self.tensors[2].sum(1)
+        order = torch.randperm(len(items), generator=generator)
+        batches: list[Tensor] = []
+        for part in order.split(self.batch_size * self.together):
+            batches += part[items[part].argsort(stable=True)].split(self.batch_size)
+        for i in torch.randperm(len(batches), generator=generator).tolist():
+            yield tuple(t[batches[i]] for t in self.tensors)
+
+
+def _exchanged(features: Tensor, words: Tensor) -> Tensor:
+    """Words of headers and texts shifted by a random number in `MASKED` of the examples."""
+    n = len(words)
+    shift = torch.randint(1, HASHES - 1, (n,)) * (torch.rand(n) < MASKED)
+    moved = (words - 1 + shift.to(words.device)[:, None, None]) % (HASHES - 1) + 1
+    text = (features[..., :1] == TEXT_KIND) | (features[..., :1] == HEADER_KIND)
+    return torch.where(text & (words > 0), moved, words)
 
 
 def _trimmed(
