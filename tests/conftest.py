@@ -35,3 +35,10 @@ def public_stream():
             pytest.skip(str(error))
 
     return get
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The limit of an ordinary test does not hold for slow ones; one that hangs still ends."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))
