@@ -146,10 +146,11 @@ benchmark = Benchmark(
     "difftest",
     "Silent bugs in distributed training",
     [
-        Metric("right", higher_is_better=True, title="right verdict", format=".2f"),
-        Metric("module", higher_is_better=True, title="right module", format=".2f", may_be_undefined=True),
-        Metric("kind", higher_is_better=True, title="right kind", format=".2f", may_be_undefined=True),
-        Metric("diagnosis", higher_is_better=True, title="right diagnosis", format=".2f", may_be_undefined=True),
+        Metric("right", higher_is_better=True, title="right verdict", format=".2f", bounds=(0, 1)),
+        *(
+            Metric(name, higher_is_better=True, title=title, format=".2f", may_be_undefined=True, bounds=(0, 1))
+            for name, title in (("module", "right module"), ("kind", "right kind"), ("diagnosis", "right diagnosis"))
+        ),
         Metric("false_findings", higher_is_better=False, title="false findings", format=".0f", may_be_undefined=True),
     ],
     evaluate,
