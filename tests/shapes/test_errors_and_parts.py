@@ -146,6 +146,30 @@ def test_anndata_in_and_out(y, tmp_path):
     assert (tmp_path / "reeb.png").stat().st_size > 5000
 
 
+@pytest.mark.parametrize("where", ["array", "X", "counts"])
+def test_a_skeleton_is_drawn_from_anndata_whatever_it_was_fitted_on(y, tmp_path, where):
+    anndata = pytest.importorskip("anndata")
+    from assay.shapes.plots import reeb
+
+    adata = anndata.AnnData(y.X.copy())
+    adata.obs["arm"] = y.edge_of_cell.astype(str)
+    data, options = {"array": (y.X, {}), "X": (adata, {"use_rep": "X"}), "counts": (adata, {})}[where]
+    tower = ReebTower(n_bootstrap=0, n_jobs=1).fit(data, **options)
+    tower.to_anndata(adata)
+    space = adata.uns["reeb"]["representation"]
+    assert space == ("X" if where == "X" else "X_reeb_space")
+    found = adata.X if where == "X" else adata.obsm[space]
+    lowest, highest = found.min(axis=0), found.max(axis=0)
+    assert ((adata.uns["reeb"]["vertices"] >= lowest) & (adata.uns["reeb"]["vertices"] <= highest)).mean() > 0.9
+    reeb(adata, color="arm").savefig(tmp_path / "reeb.png")
+    assert (tmp_path / "reeb.png").stat().st_size > 5000
+    if where == "counts":
+        with pytest.raises(UnknownRepresentationError, match="principal components"):
+            tower.transform(anndata.AnnData(y.X))
+    else:
+        np.testing.assert_array_equal(tower.transform(anndata.AnnData(y.X))[0], tower.edge_of_cell_)
+
+
 def test_counts_in_anndata_are_normalised():
     anndata = pytest.importorskip("anndata")
     made = make_shape("clusters", 300, 10, parts=3, sigma=0.05, counts=True, n_genes=300, seed=2)

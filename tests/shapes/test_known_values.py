@@ -319,6 +319,18 @@ def test_check_8_false_archetypes_over_100_clouds():
     assert false <= 5
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_check_8_no_archetypes_in_100_paths():
+    false = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        X = lift(path(300, rng), rng, d=10)
+        report = detect_shape(X, n_bootstrap=0, n_jobs=1, stability=False, classifier=None)
+        false += "archetypal" in report.labels
+    assert false <= 5
+
+
 def test_check_9_pre_b_cells_are_one_trajectory_that_follows_time():
     from scipy.stats import spearmanr
 
@@ -412,6 +424,21 @@ def test_check_10_no_confirmed_branch_in_95_of_100_clouds():
         skeleton = fit(np.random.default_rng(seed).normal(size=(2000, 10))).skeleton_
         false += len(skeleton.branch_points()) > 0
     assert false <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("n", "elongation"), [(5000, 1), (5000, 4), (10_000, 1), (10_000, 4)])
+def test_check_10_clouds_larger_than_those_of_the_shipped_floors(n, elongation):
+    """Floors are simulated up to 2000 cells, and the last row serves above: up to 5000 cells, all of which are points
+    of the tower, and beyond, where 2000 landmarks are. With a true rate of 1 % more than one of 12 has odds of 1 : 150.
+    """
+    false = 0
+    for seed in range(12):
+        X = np.random.default_rng([seed, n]).normal(size=(n, 10)) * np.append(elongation, np.ones(9))
+        skeleton = fit(X).skeleton_
+        false += len(skeleton.branch_points()) > 0 or skeleton.betti() != (1, 0)
+    assert false <= 1
 
 
 def test_check_11_krippendorff_alpha_of_the_textbook_example():

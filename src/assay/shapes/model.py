@@ -1,24 +1,22 @@
 """The numbers that describe a fitted tower, and a model of the official labels trained on them.
 
-The model that comes with the package is fitted when it is first asked for (about a second) on the table
-``training.npz``: features and true labels of generated shapes, made by ``python -m assay.shapes.model``. A table is
-stored and not a model, because a stored model would be a pickle.
+The model that comes with the package is fitted when it is first asked for (a few seconds) on the table
+``training.npz``: features and true labels of generated shapes, made by `assay.shapes.training`. A table is stored and
+not a model, because a stored model would be a pickle.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from assay.shapes.files import written_whole
-from assay.shapes.reeb.tower import ReebTower
 from assay.shapes.skeleton import Skeleton
 from assay.shapes.valleys import CLUSTER_SHARE
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 DIMENSION = 2.0
 TABLE = Path(__file__).with_name("training.npz")
-SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 def local_dimension(X: Float[np.ndarray, "n r"], neighbors: Any) -> Float[np.ndarray, " n"]:
@@ -135,17 +132,17 @@ class ShapeClassifier:
         return np.array([[row[name] for name in self.names_] for row in features], dtype=np.float64)
 
     @classmethod
-    def train(cls, n_shapes: int = 80, n: int = 600, random_state: int = 0) -> ShapeClassifier:
-        """Train on freshly generated shapes (about a second each).
+    def train(cls, n_shapes: int = 78, random_state: int = 0) -> ShapeClassifier:
+        """Train on freshly generated shapes (about a second each); see `assay.shapes.training.draw`.
 
         Parameters
         ----------
         n_shapes : int
-        n : int
-            Cells of each; or of most, see `table_of_shapes`.
         random_state : int
         """
-        rows, labels, _ = table_of_shapes(n_shapes, (n,), random_state)
+        from assay.shapes.training import table_of_shapes
+
+        rows, labels, _ = table_of_shapes(n_shapes, random_state)
         return cls(random_state).fit(rows, labels)
 
     @classmethod
@@ -166,40 +163,6 @@ def _shipped() -> ShapeClassifier:
     return ShapeClassifier().fit(rows, labels)
 
 
-def table_of_shapes(
-    n_shapes: int, sizes: Sequence[int] = (400, 800, 1500), random_state: int = 0
-) -> tuple[list[dict[str, float]], Bool[np.ndarray, "shapes 4"], Float[np.ndarray, "shapes 4"]]:
-    """Features of generated shapes, their true labels, and what the rules say of them.
-
-    Kinds in turn; size, thickness, imbalance and curvature drawn. Labels are in the order of
-    `assay.shapes.synthetic.LABELS`.
-    """
-    from assay.shapes.classify import judge
-    from assay.shapes.synthetic import KINDS, LABELS, make_shape
-
-    rng = np.random.default_rng(random_state)
-    rows, truth, rules = [], [], []
-    for i in range(n_shapes):
-        made = make_shape(
-            KINDS[i % len(KINDS)],
-            int(rng.choice(sizes)),
-            30,
-            sigma=float(rng.choice(SIGMAS)),
-            imbalance=float(rng.choice([1, 5, 20])),
-            curvature=float(rng.choice([0.0, 0.15])),
-            seed=int(rng.integers(2**31)),
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tower = ReebTower(n_bootstrap=0, n_jobs=1, random_state=random_state).fit(made.X)
-            report = judge(tower, random_state=random_state)
-        rows.append(report.features)
-        truth.append(made.label)
-        official = report.official()
-        rules.append([official[name] for name in LABELS])
-    return rows, np.array(truth), np.array(rules)
-
-
 def write_table(
     path: Path, rows: Sequence[Mapping[str, float]], labels: NDArray[np.bool_], rules: NDArray[np.float64]
 ) -> None:
@@ -215,38 +178,3 @@ def read_table(path: Path) -> tuple[list[dict[str, float]], NDArray[np.bool_], N
     with np.load(path, allow_pickle=False) as file:
         names, values = file["names"].tolist(), file["features"].astype(np.float64)
         return [dict(zip(names, row, strict=True)) for row in values.tolist()], file["labels"], file["rules"]
-
-
-def cross_validate(
-    rows: Sequence[Mapping[str, float]], labels: NDArray[np.bool_], folds: int = 5, random_state: int = 0
-) -> Float[np.ndarray, "shapes 4"]:
-    """Probabilities of each shape from a model that has not seen its fold."""
-    from assay.shapes.synthetic import LABELS
-
-    fold = np.random.default_rng(random_state).permutation(len(rows)) % folds
-    out = np.empty((len(rows), len(LABELS)))
-    for k in range(folds):
-        model = ShapeClassifier(random_state).fit(
-            [row for row, f in zip(rows, fold, strict=True) if f != k], labels[fold != k]
-        )
-        for i in np.flatnonzero(fold == k):
-            found = model.predict_one(rows[int(i)])
-            out[i] = [found[name] for name in LABELS]
-    return out
-
-
-def main(seeds: Sequence[int] = range(1001, 1006), shapes: int = 48) -> None:
-    """Make the table of the package, and print how model and rules do; the model on shapes that it has not seen."""
-    from assay.shapes.labels import label_scores
-
-    parts = [table_of_shapes(shapes, random_state=seed) for seed in seeds]
-    rows = [row for part in parts for row in part[0]]
-    labels, rules = np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
-    write_table(TABLE, rows, labels, rules)
-    for name, scores in (("model", cross_validate(rows, labels)), ("rules", rules)):
-        found = label_scores(scores, labels.astype(np.float64))
-        print(name, {k: round(found[k], 3) for k in ("macro_f1", "micro_f1", "subset_accuracy", "brier")})
-
-
-if __name__ == "__main__":
-    main()

@@ -189,15 +189,16 @@ def _write(path: str | Path, body: str) -> None:
 
 
 def _picture(skeleton: Skeleton, cells: NDArray[Any], flat: NDArray[Any], colors: dict[str, list[str]]) -> str:
-    low, high = flat.min(axis=0), flat.max(axis=0)
+    curves, vertices = curves_on(skeleton, cells, flat)
+    low, high = view(flat, np.concatenate([vertices, *curves]))
     span = np.maximum(high - low, 1e-12)
     width, height = SIZE
+    outside = int(((flat < low) | (flat > high)).any(axis=1).sum())
 
     def place(points: NDArray[Any]) -> NDArray[np.float64]:
-        unit = (np.asarray(points) - low) / span
+        unit = np.clip((np.asarray(points) - low) / span, 0.0, 1.0)
         return np.stack([16 + unit[:, 0] * (width - 32), height - 16 - unit[:, 1] * (height - 32)], axis=1)
 
-    curves, vertices = curves_on(skeleton, cells, flat)
     shown = np.arange(len(flat))
     if len(flat) > MOST_CELLS:
         shown = np.sort(np.random.default_rng(0).choice(len(flat), MOST_CELLS, replace=False))
@@ -234,7 +235,31 @@ def _picture(skeleton: Skeleton, cells: NDArray[Any], flat: NDArray[Any], colors
         f"data-tip='vertex {v}: {_vertex_kind(int(degree[v]))}'/>"
         for v, (x, y) in enumerate(place(vertices))
     )
-    return f"<svg viewBox='0 0 {width} {height}' role=img aria-label='skeleton over cells'><g id=cells fill-opacity=.65>{dots}</g>{''.join(halos)}{''.join(lines)}{knots}</svg>"
+    return (
+        f"<svg viewBox='0 0 {width} {height}' role=img aria-label='skeleton over cells'><g id=cells fill-opacity=.65>{dots}</g>{''.join(halos)}{''.join(lines)}{knots}</svg>"
+        + (
+            f"<p class=why>{outside} far {'cell is' if outside == 1 else 'cells are'} drawn on the border.</p>"
+            if outside
+            else ""
+        )
+    )
+
+
+def view(flat: NDArray[Any], drawn: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Least and greatest coordinates of a picture: of the middle 98 % of the cells with a quarter more on each side, as
+    far as there are cells, and of all that is drawn.
+
+    Examples
+    --------
+    >>> cells = np.append(np.linspace(0, 1, 1000), 50.0)[:, None] * np.ones(2)
+    >>> [bound.round(1).tolist() for bound in view(cells, cells[:1])]
+    [[0.0, 0.0], [1.2, 1.2]]
+    """
+    inner = np.quantile(flat, [0.01, 0.99], axis=0)
+    margin = 0.25 * (inner[1] - inner[0])
+    low = np.minimum(np.maximum(inner[0] - margin, flat.min(axis=0)), drawn.min(axis=0))
+    high = np.maximum(np.minimum(inner[1] + margin, flat.max(axis=0)), drawn.max(axis=0))
+    return low, high
 
 
 def _vertex_kind(degree: int) -> str:

@@ -270,8 +270,11 @@ def reeb(adata: Any, *, key: str = "reeb", basis: str | None = None, color: str 
     names = [f"X_{n}" for n in ("umap", "tsne", "phate", "pca")]
     wanted = next((n for n in ((basis, f"X_{basis}") if basis else names) if n in adata.obsm), None)
     representation = str(stored["representation"])
-    cells = np.asarray(adata.obsm[representation]) if representation in adata.obsm else None
-    if cells is None:
+    if representation in adata.obsm:
+        cells = np.asarray(adata.obsm[representation])
+    elif representation == "X" and adata.shape[1] == np.shape(stored["vertices"])[1]:
+        cells = adata.X.toarray() if hasattr(adata.X, "toarray") else np.asarray(adata.X)
+    else:
         raise ShapeError(f"obsm no longer has the representation {representation!r} on which the skeleton lies")
     skeleton = Skeleton(
         stored["vertices"],
@@ -284,11 +287,13 @@ def reeb(adata: Any, *, key: str = "reeb", basis: str | None = None, color: str 
         stored["confidence"],
     )
     flat = np.asarray(adata.obsm[wanted])[:, :2] if wanted else flat_embedding(cells)
+    kept = np.isfinite(cells).all(axis=1)  # cells that were left out of the fit have no place
+    cells, flat = cells[kept], flat[kept]
     return plot_skeleton(
         skeleton,
         flat,
         cells=cells,
-        color=None if color is None else np.asarray(adata.obs[color]),
+        color=None if color is None else np.asarray(adata.obs[color])[kept],
         title=", ".join([wanted or "PCA"]),
     )
 

@@ -15,7 +15,12 @@ from scipy.sparse.csgraph import dijkstra
 from scipy.spatial import cKDTree
 
 from assay.shapes.cache import BasisCache
-from assay.shapes.errors import ConfoundedSkeletonWarning, DisconnectedGraphWarning, ShapeError
+from assay.shapes.errors import (
+    ConfoundedSkeletonWarning,
+    DisconnectedGraphWarning,
+    ShapeError,
+    UnknownRepresentationError,
+)
 from assay.shapes.kernel import Neighbors
 from assay.shapes.prepare import Prepared, is_anndata, prepare
 from assay.shapes.reeb.assemble import build_skeleton, spread_to_cells
@@ -442,9 +447,10 @@ class ReebTower:
             If the number of columns is another one.
         """
         if is_anndata(data):
-            data = (
-                data.obsm[use_rep or self.prepared_.representation] if self.prepared_.representation != "X" else data.X
-            )
+            name = use_rep or self.prepared_.representation
+            if name not in ("X", "array") and name not in data.obsm:
+                raise UnknownRepresentationError(name, list(data.obsm.keys()))
+            data = data.X if name in ("X", "array") else data.obsm[name]
         new = data.toarray() if sparse.issparse(data) else np.asarray(data, dtype=np.float64)
         if new.ndim != 2 or new.shape[1] != len(self.prepared_.mean):
             raise ShapeError(
@@ -462,6 +468,9 @@ class ReebTower:
     def to_anndata(self, adata: Any, key: str = "reeb") -> Any:
         """Write results into AnnData: ``obs[key_edge, key_t, key_component]``, ``obsm[X_key_diffusion]``, ``uns[key]``.
 
+        Where the cells that the tower was fitted on are neither ``X`` nor in ``obsm`` (an array, components made here),
+        they are written to ``obsm[X_key_space]``, since the skeleton lies among them.
+
         Raises
         ------
         ShapeError
@@ -476,6 +485,12 @@ class ReebTower:
         adata.obs[f"{key}_component"] = self.component_
         adata.obsm[f"X_{key}_diffusion"] = self.diffusion_coords_
         s = self.skeleton_
+        space = self.prepared_.representation
+        if space != "X" and space not in adata.obsm:
+            space = f"X_{key}_space"
+            adata.obsm[space] = spread_to_cells(
+                self.prepared_.features.astype(np.float32), self.prepared_.cell_of, np.nan
+            )
         adata.uns[key] = {
             "vertices": s.vertices,
             "edges": s.edges,
@@ -483,7 +498,7 @@ class ReebTower:
             "mass": s.mass,
             "width": s.width,
             "confidence": s.confidence,
-            "representation": self.prepared_.representation,
+            "representation": space,
             "rank": self.prepared_.rank,
             "betti": np.array(s.betti()),
             "persistence": {
