@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from assay.attribution.errors import AttributionError, CheckpointMismatch, UnsupportedModel
 from assay.attribution.gradients.containers import Factor, Flat, Gradients
+from assay.attribution.gradients.layers import factor, has_factors, layer_inputs, layer_outputs
 from assay.attribution.outputs import (
     TARGETS,
     TASKS,
@@ -28,6 +29,8 @@ from assay.attribution.outputs import (
     predictions,
     target_rows,
 )
+
+GRAPH_BYTES = 1 << 27  # factors of rows whose graph of the gradient may be kept for further products
 
 
 class TorchModel:
@@ -76,6 +79,8 @@ class TorchModel:
         self.parameters: dict[str, nn.Parameter] = chosen
         self._hooked, self._flat = self._split()
         self._checked = False
+        self._row_bytes: dict[tuple[int, ...], int] = {}
+        self._example: Tensor | None = None
 
     def _matches(self, name: str) -> bool:
         if self.layers is None:
@@ -92,7 +97,7 @@ class TorchModel:
         for name, module in self.module.named_modules():
             prefix = f"{name}." if name else ""
             own = [f"{prefix}weight"] + ([f"{prefix}bias"] if getattr(module, "bias", None) is not None else [])
-            if not _has_factors(module) or any(n not in self.parameters for n in own):
+            if not has_factors(module) or any(n not in self.parameters for n in own):
                 continue
             if any(uses[id(self.parameters[n])] > 1 for n in own):
                 continue
@@ -125,18 +130,23 @@ class TorchModel:
 
     @contextmanager
     def evaluating(self) -> Iterator[nn.Module]:
-        """In eval mode, with gradients on for the parameters that count."""
-        mode = self.module.training
-        flags = [(p, p.requires_grad) for p in self.module.parameters()]
-        self.module.eval()
-        for p in self.parameters.values():
+        """In eval mode, with gradients on for the parameters that count; only what differs is touched and put back."""
+        mode, training = self.module.training, [m for m in self.module.modules() if m.training]
+        frozen = [p for p in self.parameters.values() if not p.requires_grad]
+        if training:
+            self.module.eval()
+        for p in frozen:
             p.requires_grad_(True)
         try:
             yield self.module
         finally:
-            self.module.train(mode)
-            for p, flag in flags:
-                p.requires_grad_(flag)
+            if training:
+                self.module.train(mode)
+                chosen = set(training)
+                for m in self.module.modules():  # a part may have had another mode than the whole
+                    m.training = m in chosen
+            for p in frozen:
+                p.requires_grad_(False)
 
     def logits(self, X: Tensor, batch_size: int = 1024) -> Tensor:
         """Outputs of the model."""
@@ -150,10 +160,19 @@ class TorchModel:
         ------
         LabelError
         """
-        logits = self.logits(X[:2])
+        self._example = self.logits(X[:2])
         if self.task is None:
-            self.task = guess_task(logits, y)
-        check_labels(logits, y, self.task)
+            self.task = guess_task(self._example, y)
+        check_labels(self._example, y, self.task)
+
+    def check(self, X: Tensor, y: Tensor) -> None:
+        """Raise if these cannot be labels of the model's outputs (after `settle`).
+
+        Raises
+        ------
+        LabelError
+        """
+        check_labels(self.logits(X[:1]) if self._example is None else self._example, y, self.task or "classification")
 
     def predicted(self, X: Tensor) -> Tensor:
         """Predicted classes or values."""
@@ -177,6 +196,15 @@ class TorchModel:
         """
         return self.many_gradients(X, y, [of], bias=bias)[0]
 
+    def row_bytes(self, X: Tensor, y: Tensor) -> int:
+        """Memory that the gradient of a row of this shape takes."""
+        shape = tuple(X.shape[1:])
+        if not self._checked:
+            self._check_factors(X[:2], y[:2])
+        if shape not in self._row_bytes:
+            self._row_bytes[shape] = self.gradients(X[:2], y[:2]).row_bytes
+        return self._row_bytes[shape]
+
     def many_gradients(self, X: Tensor, y: Tensor, of: Sequence[Any], *, bias: bool = True) -> list[Gradients]:
         """Gradients of several functions of the same rows, from one forward pass.
 
@@ -188,7 +216,7 @@ class TorchModel:
             self._check_factors(X[:2], y[:2])
         inputs, outputs, logits, owners = self._forward(X)
         found = []
-        shared = [_inputs(module, a, bias) for module, a in zip(owners, inputs, strict=True)]
+        shared = [layer_inputs(module, a, bias) for module, a in zip(owners, inputs, strict=True)]
         for i, function in enumerate(of):
             if callable(function):
                 seed = function(logits.detach())
@@ -198,7 +226,7 @@ class TorchModel:
             if outputs:
                 ds = torch.autograd.grad(logits, outputs, seed, retain_graph=i + 1 < len(of), allow_unused=True)
                 for module, a, d, out in zip(owners, shared, ds, outputs, strict=True):
-                    layers.append(Factor(a, _outputs(module, torch.zeros_like(out) if d is None else d)))
+                    layers.append(Factor(a, layer_outputs(module, torch.zeros_like(out) if d is None else d)))
             if self._flat:
                 layers.append(Flat(self._flat_gradients(X, y, function)))
             found.append(Gradients(layers))
@@ -267,7 +295,7 @@ class TorchModel:
             seed = output_gradients(logits, y, self.task, "-loss")
             weights: list[Any] = [m.weight for m in self._hooked.values()]
             if not weights:
-                break
+                return
             sums = torch.autograd.grad(logits, [*outputs, *weights], seed, allow_unused=True)
             ds, truth = sums[: len(outputs)], dict(zip(self._hooked, sums[len(outputs) :], strict=True))
             total: dict[str, Tensor] = {}
@@ -277,7 +305,7 @@ class TorchModel:
                 if name in total:
                     wrong.add(name)
                 if d is not None:
-                    total[name] = _factor(module, a, d, False).matrix().sum(0)
+                    total[name] = factor(module, a, d, False).matrix().sum(0)
             for name, value in truth.items():
                 mine = total.get(name)
                 if value is None and mine is None:
@@ -289,7 +317,14 @@ class TorchModel:
                 if float(gap) > 1e-3 * float(value.abs().max()) + 1e-12:
                     wrong.add(name)
             if not wrong:
-                break
+                caught = [
+                    (layer_inputs(m, a, True), layer_outputs(m, o))
+                    for m, a, o in zip(owners, inputs, outputs, strict=True)
+                ]
+                numbers = sum(t.numel() for pair in caught for t in pair) // len(X)
+                numbers += sum(self.parameters[name].numel() for name in self._flat)
+                self._row_bytes[tuple(X.shape[1:])] = max(1, numbers * logits.element_size())
+                return
             for name in wrong:
                 module = self._hooked.pop(name)
                 prefix = f"{name}." if name else ""
@@ -364,12 +399,31 @@ class TorchModel:
                 pushed = torch.func.vjp(lambda q: logits(q, x), point)[1](outer)[0]
             return torch.cat([part.flatten() for part in pushed])
 
+        leaves = [p.clone().requires_grad_() for p in point]
+        kept: list[Tensor] = []
+
+        def gradient() -> Tensor:
+            """The gradient of the summed loss with its graph: one of them serves all products with a Hessian."""
+            if not kept:
+                with torch.enable_grad():
+                    total = loss_rows(logits(tuple(leaves), X), y, task).sum()
+                    found = torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
+                    kept.append(torch.cat([part.flatten() for part in found]))
+            return kept[0]
+
+        small = len(X) <= batch_size and len(X) * self.row_bytes(X, y) <= GRAPH_BYTES
+
         def product(V: Tensor) -> Tensor:
             with self.evaluating():
                 out = torch.zeros_like(V)
-                for low in range(0, len(X), batch_size):
-                    x, label = X[low : low + batch_size], y[low : low + batch_size]
-                    out += torch.func.vmap(one_batch, in_dims=(0, None, None))(V, x, label)
+                if curvature == "hessian" and small and len(V) <= 4:
+                    for row, v in zip(out, V, strict=True):
+                        pushed = torch.autograd.grad(gradient(), leaves, v, retain_graph=True, materialize_grads=True)
+                        row += torch.cat([part.flatten() for part in pushed])
+                else:
+                    for low in range(0, len(X), batch_size):
+                        x, label = X[low : low + batch_size], y[low : low + batch_size]
+                        out += torch.func.vmap(one_batch, in_dims=(0, None, None))(V, x, label)
             out = out / len(X)
             if self.l2:
                 out += torch.cat([p * v for p, v in zip(penalised, V.split(sizes, 1))], 1)
@@ -429,37 +483,3 @@ class TorchModel:
         if not names:
             raise UnsupportedModel(f"{type(self.module).__name__} has no linear layer")
         return names[-1]
-
-
-def _has_factors(module: nn.Module) -> bool:
-    if isinstance(module, nn.Linear):
-        return True
-    plain = isinstance(module, (nn.Conv1d, nn.Conv2d)) and module.groups == 1
-    return plain and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-
-
-def _factor(module: nn.Module, a: Tensor, d: Tensor, bias: bool) -> Factor:
-    return Factor(_inputs(module, a, bias), _outputs(module, d))
-
-
-def _inputs(module: nn.Module, a: Tensor, bias: bool) -> Tensor:
-    """Inputs (rows, inputs) or (rows, positions, inputs), with a column of ones for the bias."""
-    if isinstance(module, (nn.Conv1d, nn.Conv2d)):
-        kernel: Any = module.kernel_size
-        padding: Any = module.padding
-        dilation, stride = module.dilation, module.stride
-        if isinstance(module, nn.Conv1d):
-            a, kernel, padding = a.unsqueeze(2), (1, *kernel), (0, *padding)
-            dilation, stride = (1, *dilation), (1, *stride)
-        a = nn.functional.unfold(a, kernel, dilation, padding, stride).transpose(1, 2)
-    elif a.ndim > 3:
-        a = a.flatten(1, -2)
-    if bias and module.bias is not None:
-        a = torch.cat([a, a.new_ones(*a.shape[:-1], 1)], -1)
-    return a
-
-
-def _outputs(module: nn.Module, d: Tensor) -> Tensor:
-    if isinstance(module, (nn.Conv1d, nn.Conv2d)):
-        return d.flatten(2).transpose(1, 2)
-    return d.flatten(1, -2) if d.ndim > 3 else d

@@ -67,6 +67,8 @@ class AttributionBenchmark:
     ) -> None:  # fmt: skip
         self.kind, self.data, self.make_model, self.fit_spec = kind, data, make_model, fit_spec
         self.seed, self.folder, self.options = seed, folder, dict(options)
+        #: folder of the models that methods train on these rows, which benchmarks on the same rows may share
+        self.shared: Path | None = None
         self.model: nn.Module = nn.Identity()
         self.states: list[dict[str, Tensor]] = []
         self.truth: GroundTruth | None = None
@@ -187,12 +189,10 @@ class AttributionBenchmark:
         """Hash of rows, labels, ground truth, recipe, network and seed."""
         facts = {k: v for k, v in self.data.facts.items() if isinstance(v, np.ndarray)}
         names = sorted(facts)
-        network = (
-            self.make_model.to_json() if isinstance(self.make_model, ModelSpec) else str(type(self.make_model).__name__)
-        )
         return content_hash(
             self.kind, self.data.X_train, self.data.y_train, self.data.X_test, self.data.y_test, names,
-            *[facts[n] for n in names], self.fit_spec.to_json(), network, self.seed, _plain(self.options),
+            *[facts[n] for n in names], self.fit_spec.to_json(), _network(self.make_model), self.seed,
+            _plain(self.options),
         )  # fmt: skip
 
     def farm(self, n_subsets: int = 100, alpha: float = 0.5, seed: int = 42, **options: Any) -> RetrainingFarm:
@@ -289,6 +289,11 @@ class AttributionBenchmark:
         if names.get("farm", 0) is None:
             count = {"DataOOB": 0, "ExactLOO": 0}.get(type(attributor).__name__, 100)
             attributor.farm = self.farm(max(count, 1), seed=1_000 + self.seed)
+            if self.shared is not None:
+                rows = content_hash(
+                    self.data.X_train, self.data.y_train, self.fit_spec.to_json(), _network(self.make_model), self.seed
+                )
+                attributor.farm.folder = self.shared / f"{type(attributor).__name__}-{rows}"
         if "make_model" in names and names["make_model"] is None and names.get("n_models", 1) > 1:
             attributor.make_model, attributor.fit_spec = self.make_model, self.fit_spec
         data = self.data
@@ -429,6 +434,10 @@ def _with(model: nn.Module, state: dict[str, Tensor]) -> nn.Module:
     twin = copy.deepcopy(model)
     twin.load_state_dict(state)
     return twin
+
+
+def _network(make_model: MakeModel) -> Any:
+    return make_model.to_json() if isinstance(make_model, ModelSpec) else str(type(make_model).__name__)
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,26 +147,26 @@ def _blocked(a: Tensor, d: Tensor, b: Tensor, e: Tensor) -> Tensor:
 
 
 def _factored(mine: Sequence[Factor], theirs: Sequence[Factor]) -> Tensor:
-    """``sum over layers of (a b')(d e')``, a strip of columns at a time in buffers that stay in the cache.
+    """``sum over layers of (a b')(d e')``, tile by tile, with buffers that stay in the cache.
 
-    Whole temporaries of the size of the answer would be fresh pages each time, which cost more than the products.
+    Whole temporaries of the size of the answer would be fresh pages each time, and read and written in main memory.
     """
     rows, columns = len(mine[0].a), len(theirs[0].a)
     out = torch.empty(rows, columns, dtype=mine[0].a.dtype, device=mine[0].a.device)
-    strip = min(columns, max(64, (1 << 16) // max(rows, 1)))
-    left, right, total = (out.new_empty(rows, strip) for _ in range(3))
-    for low in range(0, columns, strip):
-        high = min(low + strip, columns)
-        if high - low < strip:
-            left, right, total = (out.new_empty(rows, high - low) for _ in range(3))
-        for k, (x, y) in enumerate(zip(mine, theirs, strict=True)):
-            torch.mm(x.a, y.a[low:high].T, out=left if k else total)
-            torch.mm(x.d, y.d[low:high].T, out=right)
-            if k:
-                total.addcmul_(left, right)
-            else:
-                total.mul_(right)
-        out[:, low:high] = total
+    high = min(rows, 180)
+    wide = min(columns, max(720, (1 << 17) // max(high, 1)))
+    left, right = out.new_empty(high * wide), out.new_empty(high * wide)
+    for c in range(0, columns, wide):
+        across = [(y.a[c : c + wide].T, y.d[c : c + wide].T) for y in theirs]
+        for r in range(0, rows, high):
+            tile = out[r : r + high, c : c + wide]
+            one, two = (buffer[: tile.numel()].view(tile.shape) for buffer in (left, right))
+            for k, (x, (b, e)) in enumerate(zip(mine, across, strict=True)):
+                torch.mm(x.d[r : r + high], e, out=two)
+                if k:
+                    tile.addcmul_(torch.mm(x.a[r : r + high], b, out=one), two)
+                else:
+                    torch.mm(x.a[r : r + high], b, out=tile).mul_(two)
     return out
 
 
@@ -194,10 +194,10 @@ class Gradients:
         return sum(layer.width for layer in self.layers)
 
     @property
-    def bytes(self) -> int:
-        """Memory that the factors take."""
+    def row_bytes(self) -> int:
+        """Memory that the factors of a row take."""
         tensors = [t for x in self.layers for t in ((x.a, x.d) if isinstance(x, Factor) else (x.g,))]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        return max(1, sum(t.numel() * t.element_size() for t in tensors) // len(self))
 
     def dot(self, other: Gradients) -> Float[Tensor, "rows others"]:
         """Inner products of all pairs."""

@@ -85,16 +85,21 @@ class Projection:
         """Projected rows."""
         if x.shape[1] != self.size:
             raise AttributionError(f"this projection takes {self.size} numbers a row, not {x.shape[1]}")
+        if self.kind == "sparse":
+            return self._scattered(x)
         out = torch.zeros(len(x), self.dim, dtype=x.dtype, device=x.device)
         for low in range(0, self.size, BLOCK):
-            part = x[:, low : low + BLOCK]
-            block = self._block(low)
-            if self.kind == "sparse":
-                for place, sign in zip(*block, strict=True):
-                    out.index_add_(1, place, part * sign)
-            else:
-                out.addmm_(part, block[0].to(x.dtype))
+            out.addmm_(x[:, low : low + BLOCK], self._block(low)[0].to(x.dtype))
         return out
+
+    def _scattered(self, x: Tensor) -> Tensor:
+        """The sparse kind, on the transpose, so that what is added lies side by side."""
+        out = torch.zeros(self.dim, len(x), dtype=x.dtype, device=x.device)
+        for low in range(0, self.size, BLOCK):
+            part = x[:, low : low + BLOCK].T.contiguous()
+            for place, sign in zip(*self._block(low), strict=True):
+                out.index_add_(0, place, part * sign.to(x.dtype).unsqueeze(1))
+        return out.T.contiguous()
 
     def check(self) -> None:
         """Raise if norms of random vectors are not kept.

@@ -203,16 +203,21 @@ def _first_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 class TrainGradients:
-    """Gradients of the training rows in blocks: kept if they fit into half of ``memory`` bytes, else made again."""
+    """Gradients of the training rows in blocks: kept if they fit into half of ``memory`` bytes, else made again.
 
-    def __init__(self, model: TorchModel, X: Tensor, y: Tensor, memory: int, *, of: Any = "-loss", bias: bool = True):
+    ``kept`` may be given by who has them already.
+    """
+
+    def __init__(
+        self, model: TorchModel, X: Tensor, y: Tensor, memory: int, *, of: Any = "-loss", bias: bool = True,
+        kept: Gradients | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.X, self.y, self.of, self.bias, self.memory = model, X, y, of, bias, memory
-        few = model.gradients(X[:2], y[:2], of=of, bias=bias)
-        each = max(1, few.bytes // len(few))
+        each = model.row_bytes(X, y)
         # making a block needs the activations too, about as much again as its factors
         self.block = int(np.clip(memory // (4 * each), 1, len(X)))
-        self.kept: Gradients | None = None
-        if each * len(X) <= memory // 2:
+        self.kept = kept
+        if kept is None and each * len(X) <= memory // 2:
             step = min(self.block, 4096)
             self.kept = Gradients.join(
                 [model.gradients(X[i : i + step], y[i : i + step], of=of, bias=bias) for i in range(0, len(X), step)]
@@ -269,9 +274,7 @@ class GradientAttributor(Attributor):
         if labels is None:
             labels = self.model_.predicted(x)
         elif targets is not None:
-            from assay.attribution.outputs import check_labels
-
-            check_labels(self.model_.logits(x[:1]), labels, self.model_.task or "classification")
+            self.model_.check(x, labels)
         return x, labels
 
     @property

@@ -17,6 +17,7 @@ from assay.attribution.errors import AttributionError, NotFitted, UnsupportedMod
 from assay.attribution.gradients.containers import Factor, Flat, Gradients, flat_product
 from assay.attribution.methods.base import GradientAttributor, TrainGradients
 from assay.attribution.methods.gradient import pairwise
+from assay.attribution.methods.solvers import eigenvectors
 from assay.attribution.outputs import IGNORE, two_columns
 
 LABELS = ("auto", "exact", "sampled", "empirical")
@@ -95,9 +96,7 @@ class EKFAC(GradientAttributor):
         bases = []
         a_s = sums[0]
         for a, s in zip(a_s[::2], a_s[1::2], strict=True):
-            q_a = torch.linalg.eigh(a / count)[1]
-            q_s = torch.linalg.eigh(s / count)[1]
-            bases.append((q_a, q_s))
+            bases.append((eigenvectors(a / count), eigenvectors(s / count)))
         # second pass: corrected eigenvalues in those bases
         corrected = [torch.zeros(q_s.shape[1], q_a.shape[1], dtype=q_a.dtype, device=q_a.device) for q_a, q_s in bases]
         for low in range(0, self.n_train_, step):
@@ -112,13 +111,7 @@ class EKFAC(GradientAttributor):
             self.lambda_.append(lam)
             self.bases_.append(_Basis(q_a, q_s, 1 / (values + lam)))
         self.corrected_ = [c / count for c in corrected]
-        self.train_ = TrainGradients.__new__(TrainGradients)
-        if keep_all:
-            self.train_.__dict__.update(
-                model=self.model_, X=x, y=labels, of="-loss", bias=True, memory=self.memory, kept=pushes[0], block=count
-            )
-        else:
-            self.train_ = TrainGradients(self.model_, x, labels, self.memory)
+        self.train_ = TrainGradients(self.model_, x, labels, self.memory, kept=pushes[0] if keep_all else None)
         self.turned_ = self._turn(self.train_.kept) if self.train_.kept is not None else None
 
     def _labels(self, x: Tensor, y: Tensor) -> str:
@@ -131,11 +124,10 @@ class EKFAC(GradientAttributor):
         return "exact" if classes <= EXACT_CLASSES and self.model_.task == "classification" else "sampled"
 
     def _step(self) -> int:
-        few = self.model_.gradients(self.X_[:2], self.y_[:2])
         classes = 1
         if self.labels_ == "exact":
             classes = max(2, self.model_.logits(self.X_[:1]).shape[-1])
-        each = max(1, few.bytes // len(few)) * (classes + 2)
+        each = self.model_.row_bytes(self.X_, self.y_) * (classes + 2)
         return int(np.clip(self.memory // (4 * each), 1, 1 << 15))
 
     def _pseudo(self, rows: slice, with_push: bool = False) -> list[Gradients]:

@@ -82,7 +82,7 @@ class TRAK(GradientAttributor):
                 self.members_.append(
                     TorchModel(twin, task=first.task, target=first._target, layers=first.layers, l2=first.l2)
                 )
-        self.projections_, self.solved_ = [], []
+        self.projections_, self.solvers_ = [], []
         q = torch.zeros(self.n_train_, dtype=first.dtype, device=self.X_.device)
         for m, member in enumerate(self.members_):
             dim = self.proj_dim
@@ -93,17 +93,13 @@ class TRAK(GradientAttributor):
             lam = self.reg * float((phi**2).sum()) / dim  # reg times the mean diagonal of Phi' Phi
             if not lam > 0:
                 raise AttributionError("all gradients are zero: the model does not depend on the chosen layers")
-            # (Phi'Phi + lam)^-1 Phi' = Phi' (Phi Phi' + lam)^-1, kept as (d, N), by the smaller of the two
-            gram = phi.T @ phi if dim <= len(phi) else phi @ phi.T
-            gram.diagonal().add_(lam)
-            factor = torch.linalg.cholesky(gram)
-            if dim <= len(phi):
-                self.solved_.append(torch.cholesky_solve(phi.T, factor))
-            else:
-                self.solved_.append(torch.cholesky_solve(phi, factor).T)
+            self.solvers_.append(_Regression(phi, lam))
             self.projections_.append(projection)
             q += self._q(member)
         self.q_ = q / len(self.members_)
+
+    def _ensemble(self) -> Iterator[tuple[TorchModel, Projection, _Regression]]:
+        yield from zip(self.members_, self.projections_, self.solvers_, strict=True)
 
     def _others(self) -> list[Any]:
         if self.models is not None:
@@ -142,8 +138,8 @@ class TRAK(GradientAttributor):
     def _parts(self, X: Any, targets: Any) -> Iterator[tuple[slice, Tensor]]:
         x, labels = self._questions(X, targets)
         total: Tensor | None = None
-        for member, projection, solved in zip(self.members_, self.projections_, self.solved_, strict=True):
-            one = self._features(member, projection, x, labels) @ solved
+        for member, projection, regression in self._ensemble():
+            one = regression(self._features(member, projection, x, labels))
             total = one if total is None else total + one
         assert total is not None
         # the linear model is in units of a sum over rows; N makes raw scores those of the mean loss, as elsewhere
@@ -153,27 +149,50 @@ class TRAK(GradientAttributor):
         """One score a training row for a set of test rows: their features are added up first."""
         self._ready(X_test, targets)
         out = torch.zeros(self.n_train_, dtype=self.model_.dtype, device=self.X_.device)
-        for member, projection, solved in zip(self.members_, self.projections_, self.solved_, strict=True):
+        for member, projection, regression in self._ensemble():
             total: Tensor | None = None
             for low in range(0, len(X_test), batch_size):
                 rows = slice(low, low + batch_size)
                 x, labels = self._questions(X_test[rows], None if targets is None else targets[rows])
-                one = self._features(member, projection, x, labels).sum(0)
+                one = self._features(member, projection, x, labels).sum(0, keepdim=True)
                 total = one if total is None else total + one
             assert total is not None
-            out += total @ solved
+            out += regression(total)[0]
         scores = out / len(self.members_) * self.q_ * (self.n_train_ * self._factor)
         return scores.float().cpu().numpy()
 
     def self_influence(self, batch_size: int = 256) -> Float[np.ndarray, " n"]:
         """``tau_ii`` of each training row for its own label."""
-        if not hasattr(self, "solved_"):
+        if not hasattr(self, "solvers_"):
             raise NotFitted("TRAK: call fit first")
         out = torch.zeros(self.n_train_, dtype=self.model_.dtype, device=self.X_.device)
-        for member, projection, solved in zip(self.members_, self.projections_, self.solved_, strict=True):
+        for member, projection, regression in self._ensemble():
             for low in range(0, self.n_train_, batch_size):
                 rows = slice(low, min(low + batch_size, self.n_train_))
                 phi = self._features(member, projection, self.X_[rows], self.y_[rows])
-                out[rows] += (phi * solved[:, rows].T).sum(1)
+                out[rows] += regression.own(phi, rows)
         scores = out / len(self.members_) * self.q_ * (self.n_train_ * self._factor)
         return scores.float().cpu().numpy()
+
+
+class _Regression:
+    """``phi -> phi (Phi'Phi + lam)^-1 Phi' = phi Phi' (Phi Phi' + lam)^-1``, by the smaller of the two matrices."""
+
+    def __init__(self, features: Tensor, lam: float) -> None:
+        self.features = features
+        self.narrow = features.shape[1] <= len(features)
+        gram = features.T @ features if self.narrow else features @ features.T
+        gram.diagonal().add_(lam)
+        self.cholesky = torch.linalg.cholesky(gram)
+
+    def __call__(self, phi: Tensor) -> Tensor:
+        """Weights (rows of phi, training rows)."""
+        if self.narrow:
+            return torch.cholesky_solve(phi.T, self.cholesky).T @ self.features.T
+        return torch.cholesky_solve(self.features @ phi.T, self.cholesky).T
+
+    def own(self, phi: Tensor, rows: slice) -> Tensor:
+        """The weight of each of some training rows for itself."""
+        if self.narrow:
+            return (torch.cholesky_solve(phi.T, self.cholesky).T * self.features[rows]).sum(1)
+        return self(phi)[:, rows].diagonal()
