@@ -14,8 +14,8 @@ speed      The same Y against each rival, in processor seconds of the one thread
 errors     |b0| + |b1| + |leaves| errors on shapes of bench-v1 whose truth is a skeleton (all kinds but the simplex), at
            sigma 0.05 and 0.1: 2000 cells at imbalance 1 and 5, and 10 000 cells at imbalance 1. The replicates are
            ones that nothing was chosen on. The tower has its one setting; each rival has a grid of settings and is
-           taken at the one with the fewest errors on these very shapes. A rival has 60 processor seconds a shape; where it fails
-           or has not finished, neither side counts the shape, and the number of such shapes is said.
+           taken at the one with the fewest errors on these very shapes. A rival has 60 processor seconds a shape;
+           where it fails or has not finished, neither side counts the shape, and how many these are is said.
 large      A million cells with approximate neighbours (the Y, and at rank 15), in processes of their own with two
            threads: seconds, and the largest memory.
 pcha       The residual against `archetypes` on the same cells.
