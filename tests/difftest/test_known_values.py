@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from assay.difftest import (
@@ -21,10 +24,12 @@ from assay.difftest import (
     distance,
     estimate_tolerance,
     generate,
+    merge,
     relative_error,
     theory_tolerance,
     trace,
 )
+from assay.difftest.shards import Piece
 from assay.difftest.sketch import estimate
 from assay.difftest.testbed.bugs import BUGS
 from assay.difftest.testbed.config import Config, Layout
@@ -143,7 +148,146 @@ def test_check_5_closed_form():
     assert [round(theory_tolerance(layer, 32), 4) for layer in (0, 1, 32)] == [0.0829, 0.0805, 0.0322]
 
 
-# check 6, merging 500 random layouts, is tests/difftest/test_shards.py
+@st.composite
+def layouts(draw):
+    """A specification, a shape that it fits, and the axes."""
+    axes = draw(st.permutations(["dp", "tp", "cp", "ep", "fsdp"]))
+    sizes: dict[str, int] = {}
+    words, shape = [], []
+    free = iter(axes)
+    flat = draw(st.integers(0, 9)) == 0
+    ndim = draw(st.integers(1, 3))
+    if flat:
+        sizes["dp"] = draw(st.integers(1, 5))
+        shape = [draw(st.integers(1, 9)) for _ in range(ndim)]
+        words = ["flat[dp]"]
+    for d in range(0 if flat else ndim):
+        kind = draw(
+            st.sampled_from(
+                ["none", "even", "uneven", "zigzag", "stripe", "blocks", "qkv", "sizes", "pad", "nested", "ids"]
+            )
+        )
+        size = draw(st.sampled_from([2, 3, 4]))
+        axis = next(free)
+        name = "bsh"[d]
+        if kind == "none":
+            words.append(name)
+            shape.append(draw(st.integers(1, 5)))
+            continue
+        sizes[axis] = size
+        if kind in ("even", "uneven", "pad"):
+            n = size * draw(st.integers(1, 3)) + (0 if kind == "even" else draw(st.integers(0, size)))
+            words.append(f"{name}[{axis}{':pad' if kind == 'pad' else ''}]")
+        elif kind == "zigzag":
+            sizes[axis] = size = 4 if size == 3 else size
+            n = 2 * size * draw(st.integers(1, 2))
+            words.append(f"{name}[{axis}:zigzag]")
+        elif kind == "stripe":
+            unit = draw(st.integers(1, 2))
+            n = unit * size * draw(st.integers(1, 3))
+            words.append(f"{name}[{axis}:stripe={unit}]")
+        elif kind == "blocks":
+            blocks = [draw(st.integers(1, 9)) for _ in range(3)]
+            n = sum(blocks)
+            words.append(f"{name}[{axis}:blocks={'/'.join(map(str, blocks))}]")
+        elif kind == "qkv":
+            sizes[axis] = size = 2
+            n = 8 * draw(st.integers(1, 2))  # 4 heads in 2 groups
+            words.append(f"{name}[{axis}:qkv=4x2]")
+        elif kind == "sizes":
+            parts = [draw(st.integers(0, 4)) for _ in range(size)]
+            parts[0] += 1
+            n = sum(parts)
+            words.append(f"{name}[{axis}:sizes={'/'.join(map(str, parts))}]")
+        elif kind == "ids":
+            ids = draw(st.permutations(list(range(2 * size))))
+            n = 2 * size
+            words.append(
+                f"{name}[{axis}:ids={'/'.join('.'.join(map(str, ids[2 * r : 2 * r + 2])) for r in range(size))}]"
+            )
+        else:
+            inner = next(free, None)
+            if inner is None:
+                n = size
+                words.append(f"{name}[{axis}]")
+            else:
+                sizes[axis], sizes[inner] = 2, 2
+                n = 8 * draw(st.integers(1, 2))
+                words.append(f"{name}[{axis}:zigzag,{inner}]")
+        shape.append(n)
+    if not flat and draw(st.booleans()):
+        axis = next(free, None)
+        if axis:
+            sizes[axis] = 2
+            words.append("{" + axis + ":" + draw(st.sampled_from(["sum", "mean", "max"])) + "}")
+    return " ".join(words), tuple(shape), sizes
+
+
+def pieces_of(spec: ShardSpec, full: torch.Tensor, sizes: dict[str, int], seed: int = 0) -> list[Piece]:
+    """What every rank of the mesh holds; contributions of partial axes that add up exactly."""
+    rng = np.random.default_rng(seed)
+    partial = spec.partial_axes
+    found = []
+    for rank, at in enumerate(itertools.product(*(range(n) for n in sizes.values()))):
+        coords = {axis: (i, n) for (axis, n), i in zip(sizes.items(), at)}
+        local = spec.index(full.shape, coords).take(full).clone()
+        for axis, op in partial.items():
+            i, _n = coords[axis]
+            if op == "sum":  # small integers, so that the sum is exact
+                share = torch.from_numpy(np.random.default_rng(seed + 1).integers(-5, 5, local.shape)).to(local.dtype)
+                local = local - share if i == 0 else (share if i == 1 else torch.zeros_like(local))
+            elif op == "max" and i > 0:
+                local = local - 1 - float(rng.random() > 0.5)
+        found.append(Piece(rank, coords, local, spec))
+    return found
+
+
+def expected_region(flat: np.ndarray, shape: tuple[int, ...], spec: ShardSpec) -> str:
+    def ranges(values):
+        values = sorted(set(values.tolist()))
+        out, start = [], values[0]
+        for a, b in zip(values, [*values[1:], None]):
+            if b != a + 1:
+                out.append(f"{start}..{a}" if a > start else f"{a}")
+                start = b
+        return ",".join(out)
+
+    flat = flat[flat >= 0]
+    if any(axis == "dp" and type(p).__name__ == "Flat" for axis, p in spec.placements):
+        return "flat " + ranges(flat)
+    words = []
+    for d, held in enumerate(np.unravel_index(flat, shape)):
+        if len(set(held.tolist())) < shape[d]:
+            words.append(f"{spec.dims[d]} {ranges(held)}")
+    return ", ".join(words) or "all of it"
+
+
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(layouts(), st.randoms(use_true_random=False))
+def test_check_6_500_random_layouts_come_back_and_a_lost_rank_is_named(layout, random):
+    text, shape, sizes = layout
+    spec = ShardSpec.parse(text)
+    assert ShardSpec.parse(str(spec)) == spec
+    full = torch.arange(int(np.prod(shape)), dtype=torch.float32).reshape(shape)
+    pieces = pieces_of(spec, full, sizes)
+    merged = merge(pieces, shape)
+    assert not merged.problems
+    assert torch.equal(merged.tensor, full)
+
+    held = {axis for axis, _ in spec.placements}
+    lost = random.choice(pieces)
+    if any(a not in held and n > 1 for a, n in sizes.items()):
+        return  # another rank has a copy
+    mine = spec.index(shape, lost.coords).flat_indices()
+    if not (mine >= 0).any():
+        return
+    rest = [p for p in pieces if p.rank != lost.rank]
+    if not rest:
+        return
+    problems = merge(rest, shape).problems
+    assert [p.kind for p in problems] == ["missing region"]
+    if not spec.partial_axes:
+        assert problems[0].message == "no rank holds " + expected_region(mine, shape, spec)
 
 
 def test_check_7_zigzag():
@@ -207,8 +351,12 @@ def test_check_9_squared_norm_within_three_deviations():
     assert inside / draws >= 0.99
 
 
-@pytest.mark.parametrize("form", ["constant", "random row", "cosine row", "one offset"])
+@pytest.mark.parametrize(
+    "form",
+    ["constant", "random row", "cosine row", "one offset", "row of 2048", "turning rows", "one head", "one column"],
+)
 def test_check_9_errors_that_repeat_are_seen(form):
+    """The specification's four forms, and four more that one of the two sketches alone would miss."""
     n, row = 65_536 * 2, 256
     seen = 0
     for k in range(400):
@@ -218,9 +366,16 @@ def test_check_9_errors_that_repeat_are_seen(form):
             e = generate(f"row {k}", (row,)).repeat(n // row)
         elif form == "cosine row":
             e = torch.cos(2 * math.pi * torch.arange(row) * (k % 8 + 1) / row).repeat(n // row)
+        elif form == "row of 2048":
+            e = generate(f"row {k}", (2048,)).repeat(n // 2048)
+        elif form == "turning rows":  # each row cancels the one before it
+            e = torch.cat([a := generate(f"row {k}", (row,)), -a]).repeat(n // row // 2)
         else:
-            e = torch.zeros(n)
-            e[(37 * k) % 8192 :: 8192] = 1.0
+            period, width = {"one offset": (8192, 1), "one head": (8192, 64), "one column": (row, 1)}[form]
+            e = torch.zeros(n // period, period)
+            start = 37 * k % (period // width) * width
+            e[:, start : start + width] = generate(f"row {k}", (width,))
+            e = e.reshape(-1)
         seen += estimate(digest(e, seed=k).sketch) >= 0.5 * float(torch.linalg.vector_norm(e))
     assert seen >= 0.99 * 400
 

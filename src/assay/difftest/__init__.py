@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from assay.difftest.check import Finding, Result, Verdict, compare, default_tolerance
     from assay.difftest.collect import Tracer, mark, trace
     from assay.difftest.collectives import odd_ones
-    from assay.difftest.converters import convert, load_dcp, load_pt, load_sglang, losses_from_tensorboard
+    from assay.difftest.converters import convert, load_dcp, load_deepspeed, load_pt, load_sglang
+    from assay.difftest.depth import cut_layers, forward_of_first
+    from assay.difftest.events import losses_from_tensorboard
     from assay.difftest.isolation import Isolated, isolate
     from assay.difftest.lattice import Bisection, bisect
     from assay.difftest.metrics import distance, eps_of
@@ -105,7 +107,9 @@ _LAZY = {
     **dict.fromkeys(("Finding", "Result", "Verdict", "compare", "default_tolerance"), "check"),
     **dict.fromkeys(("Tracer", "mark", "trace"), "collect"),
     "odd_ones": "collectives",
-    **dict.fromkeys(("convert", "load_dcp", "load_pt", "load_sglang", "losses_from_tensorboard"), "converters"),
+    **dict.fromkeys(("convert", "load_dcp", "load_deepspeed", "load_pt", "load_sglang"), "converters"),
+    "losses_from_tensorboard": "events",
+    **dict.fromkeys(("cut_layers", "forward_of_first"), "depth"),
     **dict.fromkeys(("Isolated", "isolate"), "isolation"),
     **dict.fromkeys(("Bisection", "bisect"), "lattice"),
     **dict.fromkeys(("distance", "eps_of"), "metrics"),
@@ -179,6 +183,7 @@ __all__ = [
     "convert",
     "coverage",
     "coverage_batch",
+    "cut_layers",
     "default_tolerance",
     "digest",
     "distance",
@@ -186,6 +191,7 @@ __all__ = [
     "eps_of",
     "estimate_tolerance",
     "fill_parameters",
+    "forward_of_first",
     "gate",
     "gather_state",
     "generate",
@@ -193,6 +199,7 @@ __all__ = [
     "halves",
     "isolate",
     "load_dcp",
+    "load_deepspeed",
     "load_pt",
     "load_sglang",
     "losses_from_tensorboard",

@@ -194,10 +194,13 @@ def suite(
 @app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="A folder of .pt files, SGLang dumps, a DCP checkpoint, or a .pt/.safetensors file.")
+        Path,
+        typer.Argument(
+            help="A folder of .pt files, SGLang dumps, a DCP or DeepSpeed checkpoint, or a .pt/.safetensors file."
+        ),
     ],
     output: Annotated[Path, typer.Argument(help="Folder of the trace to write.")],
-    kind: Annotated[str, typer.Option(help="auto, pt, sglang, dcp, safetensors.")] = "auto",
+    kind: Annotated[str, typer.Option(help="auto, pt, sglang, dcp, deepspeed, safetensors.")] = "auto",
     phase: Annotated[str, typer.Option(help="Phase of tensors whose file does not say it.")] = "",
 ) -> None:
     """Turn other tools' dumps into a trace."""

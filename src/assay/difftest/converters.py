@@ -1,4 +1,4 @@
-"""Other tools' dumps as traces: trees of ``.pt`` files, SGLang dumps, DCP and safetensors checkpoints, TensorBoard."""
+"""Other tools' dumps as traces: trees of ``.pt`` files, SGLang dumps, DCP, DeepSpeed, safetensors checkpoints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from assay.difftest.deepspeed import is_deepspeed, tensors
 from assay.difftest.errors import DiffTestError, TraceCorrupt
 from assay.difftest.names import PHASES, Name
 from assay.difftest.shards import ShardSpec
@@ -18,6 +18,7 @@ from assay.difftest.store import Trace
 from assay.difftest.writer import Entry, Writer
 
 _RANK = re.compile(r"(?:^|[_\-./])(?:rank|r)[_=\-]?(\d+)", re.IGNORECASE)
+_STATES = "exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer|step|fp32_param|master_param"
 _STAGES = {
     "forward": "out",
     "fwd": "out",
@@ -39,7 +40,8 @@ def convert(source: str | Path, output: str | Path, *, kind: str = "auto", phase
         Folder of the trace.
     kind : str
         ``pt`` (a file or folder; a folder's file names are modules, ``rank3`` in a path is the rank), ``sglang`` (names
-        ``key=value___...``, with ``dims`` in the file's metadata), ``dcp`` (folder with ``.metadata``),
+        ``key=value___...``, with ``dims`` in the file's metadata), ``dcp`` (folder with ``.metadata``: torchtitan,
+        Megatron's ``torch_dist``), ``deepspeed`` (folder ``global_step<N>``, or the one with ``latest``),
         ``safetensors`` (file or folder), or ``auto``.
     phase : str, optional
         Phase of tensors whose file does not say it: default ``out`` for dumps, ``param`` for checkpoints.
@@ -63,7 +65,10 @@ def convert(source: str | Path, output: str | Path, *, kind: str = "auto", phase
     if not source.exists():
         raise DiffTestError(f"there is no {source}")
     kind = _told(source) if kind == "auto" else kind
-    loaders = {"pt": load_pt, "sglang": load_sglang, "dcp": load_dcp, "safetensors": load_safetensors}
+    loaders = {
+        "pt": load_pt, "sglang": load_sglang, "dcp": load_dcp, "deepspeed": load_deepspeed,
+        "safetensors": load_safetensors,
+    }  # fmt: skip
     if kind not in loaders:
         raise DiffTestError(f"there is no kind of dump {kind!r}; there are {', '.join(loaders)}")
     return write_trace(loaders[kind](source, phase=phase), output, meta={"converted_from": kind})
@@ -72,6 +77,8 @@ def convert(source: str | Path, output: str | Path, *, kind: str = "auto", phase
 def _told(source: Path) -> str:
     if source.is_dir() and (source / ".metadata").is_file():
         return "dcp"
+    if source.is_dir() and is_deepspeed(source):
+        return "deepspeed"
     files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
     if any("___" in p.name and "=" in p.name for p in files):
         return "sglang"
@@ -209,7 +216,8 @@ def load_safetensors(source: Path, *, phase: str | None = None) -> Iterable[Reco
 def load_dcp(source: Path, *, phase: str | None = None) -> Iterable[Record]:
     """Whole tensors of a PyTorch distributed checkpoint (also Megatron's ``torch_dist``).
 
-    Keys ``optimizer.state.<state>.<parameter>`` become phase ``optim.<state>``.
+    Keys ``optimizer.state.<state>.<parameter>`` (Megatron) and ``optimizer.state.<parameter>.<state>`` (torchtitan)
+    become phase ``optim.<state>``; states of data loaders and schedulers, and settings of the optimizer, are left out.
     """
     from torch.distributed.checkpoint import FileSystemReader, load
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -226,32 +234,19 @@ def load_dcp(source: Path, *, phase: str | None = None) -> Iterable[Record]:
     }
     load(state, checkpoint_id=str(source), no_dist=True)
     for key, tensor in state.items():
-        match = re.fullmatch(r"optimizer\.state\.(\w+?)\.(.+)", key) or re.fullmatch(
-            r"optim(?:izer)?\.(.+)\.(exp_avg(?:_sq)?)", key
-        )
-        if match and key.startswith("optimizer.state."):
-            yield _name(match[2], f"optim.{match[1]}"), tensor, 0, {}, None
-        elif match:
-            yield _name(match[1], f"optim.{match[2]}"), tensor, 0, {}, None
+        if re.match(r"(train_state|lr_scheduler|dataloader)\b|(.*\.)?param_groups\b", key):
+            continue
+        before = re.fullmatch(rf"optimizer\.state\.({_STATES})\.(.+)", key)
+        after = re.fullmatch(rf"optim(?:izer)?\.(?:state\.)?(.+)\.({_STATES})", key)
+        if before:
+            yield _name(before[2], f"optim.{before[1]}"), tensor, 0, {}, None
+        elif after:
+            yield _name(after[1], f"optim.{after[2]}"), tensor, 0, {}, None
         else:
             yield _name(re.sub(r"^model\.", "", key), phase or "param"), tensor, 0, {}, None
 
 
-def losses_from_tensorboard(folder: str | Path, tag: str = "lm loss") -> np.ndarray:
-    """A curve from TensorBoard event files, for `LossMonitor`. Needs the package tensorboard.
-
-    Raises
-    ------
-    DiffTestError
-        If the package, the files or the tag are missing.
-    """
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    except ImportError as error:
-        raise DiffTestError("reading event files needs the package tensorboard: pip install tensorboard") from error
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    tags = events.Tags()["scalars"]
-    if tag not in tags:
-        raise DiffTestError(f"{folder} has no scalar {tag!r}; it has {', '.join(tags) or 'none'}")
-    return np.array([e.value for e in events.Scalars(tag)])
+def load_deepspeed(source: Path, *, phase: str | None = None) -> Iterable[Record]:
+    """Whole tensors of a DeepSpeed checkpoint (ZeRO 1 and 2, one model-parallel rank)."""
+    for step, kind, name, tensor in tensors(source):
+        yield _name(name, phase if phase and kind == "param" else kind, step=step), tensor, 0, {}, None

@@ -101,15 +101,40 @@ def norm_model() -> tuple[NormThenLinear, Tensor]:
     return model, generate("x", (2, 8, 16))
 
 
-def reference_norm(out: str) -> None:
-    """Trace the plain model."""
+def train_norm(folder: str, steps: int) -> None:
+    """Train the plain model and leave a distributed checkpoint (DCP) of it."""
+    import torch.distributed.checkpoint as dcp
+
     model, x = norm_model()
-    with trace(model, out):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    dcp.save(model.state_dict(), checkpoint_id=folder)
+
+
+def _resumed(model: nn.Module, checkpoint: str) -> None:
+    if checkpoint:
+        import torch.distributed.checkpoint as dcp
+
+        state = model.state_dict()
+        dcp.load(state, checkpoint_id=checkpoint)
+        model.load_state_dict(state)
+
+
+def reference_norm(out: str, checkpoint: str = "", step: int = 0) -> None:
+    """Trace the plain model, from its first weights or from a checkpoint."""
+    model, x = norm_model()
+    _resumed(model, checkpoint)
+    with trace(model, out, step=step):
         model(x).square().sum().backward()
 
 
-def dtensor_norm(out: str, fsdp: bool = False) -> str:
+def dtensor_norm(out: str, fsdp: bool = False, checkpoint: str = "", step: int = 0) -> str:
     """Trace the model under torch's tensor and sequence parallelism (or FSDP2); specifications come from the DTensors.
+
+    With ``checkpoint``, each rank first reads its shards from there.
 
     Returns
     -------
@@ -146,7 +171,8 @@ def dtensor_norm(out: str, fsdp: bool = False) -> str:
         parallelize_module(
             model, mesh, PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),)),
         )  # fmt: skip
-    with trace(model, out, mesh=mesh, specs=specs):
+    _resumed(model, checkpoint)
+    with trace(model, out, mesh=mesh, specs=specs, step=step):
         y = model(x)
         if hasattr(y, "full_tensor"):
             y = y.full_tensor()
