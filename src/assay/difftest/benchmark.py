@@ -188,6 +188,7 @@ benchmark.add_method("perturb", Named("Checker"), title="Comparison, tolerances 
 benchmark.add_method("theory", Named("Checker"), title="Comparison, closed-form tolerances", mode="theory")
 benchmark.add_method("fixed", Named("Checker"), title="Comparison, one tolerance for all", mode="fixed", value=1e-3)
 benchmark.add_method("loss_curve", Named("LossCurve"), title="Loss curve, 3 sigma of three seeds", baseline=True)
+benchmark.add_method("traincheck", Named("TrainCheck"), title="TrainCheck 0.2.0, invariants of a correct run")
 benchmark.add_method("nothing", Named("Nothing"), title="Trust every run", baseline=True)
 benchmark.quick(
     tasks=["bug-01", "bug-03", "bug-12", "bug-26", "correct-tp2-sp-fp32", "correct-tp2-sp-bf16"],

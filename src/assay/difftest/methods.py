@@ -13,6 +13,7 @@ from assay.difftest.monitor import LossMonitor
 from assay.difftest.store import Trace
 from assay.difftest.testbed.config import Config, Layout
 from assay.difftest.tolerance import Tolerance
+from assay.difftest.traincheck import TrainCheck
 
 STEPS = 200
 
@@ -146,3 +147,6 @@ class Nothing:
     def judge(self, scenario: Scenario) -> Answer:
         """Look at a run."""
         return Answer(False)
+
+
+__all__ = ["Answer", "Checker", "Detector", "LossCurve", "Nothing", "Scenario", "TrainCheck", "answer_of", "theory_of"]
