@@ -125,7 +125,7 @@ benchmark = Benchmark(
         Metric("price", False, title="price", format=".4f", may_be_undefined=True, cost=True),
     ],
     evaluate,
-    version="1",
+    version="2",
     description="The target cell is emptied; a suggestion is correct if it gives the truth's value on the workbook and "
     "on eight changed copies. Where no formula belongs, silence is correct.",
     packages=("openpyxl", "formualizer", "bm25s", "torch", "openai"),
@@ -142,6 +142,14 @@ for _mode in ("fresh", "extend"):
         f"made-{_mode}", partial(made_tasks, _mode), title=f"Made workbooks, {_mode}", books=40, n=200, seed=1
     )
     benchmark.add_task(
+        f"unseen-{_mode}",
+        partial(made_tasks, _mode, vocabulary="unseen"),
+        title=f"Made workbooks, {_mode}, words that nothing was fitted on",
+        books=40,
+        n=200,
+        seed=12,
+    )
+    benchmark.add_task(
         f"public-small-{_mode}",
         partial(public_tasks, _mode),
         title=f"Six public workbooks, {_mode}",
@@ -155,11 +163,11 @@ for _name, _params in SYSTEMS.items():
     benchmark.add_method(_name, NamedSystem(_name), **_params)
 
 benchmark.quick(
-    tasks=["made-fresh", "made-extend", "public-small-extend"],
+    tasks=["unseen-fresh", "unseen-extend", "public-small-extend"],
     methods=["silent", "neighbour", "aggregate", "retrieval", "cascade"],
     seeds=(0,),
 )
 benchmark.full(
-    tasks=["made-fresh", "made-extend", "public-fresh", "public-extend"],
+    tasks=["unseen-fresh", "unseen-extend", "made-fresh", "made-extend", "public-fresh", "public-extend"],
     methods=["silent", *SYSTEMS],
 )

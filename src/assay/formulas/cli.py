@@ -316,16 +316,18 @@ def preview(
 
 @app.command()
 def calibrate(
-    out: Annotated[Path, typer.Option("--out", "-o", help="File for the calibration (JSON).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for calibration.json and joint.json.")],
     source: Annotated[Path | None, typer.Option(help="Tasks to fit on.  [default: made workbooks]")] = None,
     seed: Seed = 9_800,
 ) -> None:
     """Fit the scores of neighbour, aggregate and retrieval to the share that is right, on a validation split."""
-    from assay.formulas.systems.fitting import fit_default
-
-    calibrations = fit_default(_tasks(source) if source is not None else None, seed)
     from assay.formulas.systems.calibrate import save
+    from assay.formulas.systems.fitting import fit_default
+    from assay.formulas.systems.joint import save_joint
 
-    save(calibrations, out)
+    calibrations, joint = fit_default(_tasks(source) if source is not None else None, seed)
+    out.mkdir(parents=True, exist_ok=True)
+    save(calibrations, out / "calibration.json")
+    save_joint(joint, out / "joint.json")
     for name, c in calibrations.items():
         typer.echo(f"{name}: {c.n} suggestions, from {min(c.shares):.2f} to {max(c.shares):.2f}")

@@ -77,16 +77,27 @@ def poi_workbooks(names: Sequence[str] | None = None) -> list[Workbook]:
 
 
 @functools.lru_cache(maxsize=8)
-def _made(n: int, seed: int) -> tuple[Workbook, ...]:
+def _made(n: int, seed: int, vocabulary: str) -> tuple[Workbook, ...]:
     from assay.formulas.generator import make_workbooks
 
-    return tuple(make_workbooks(n, seed))
+    return tuple(make_workbooks(n, seed, vocabulary=vocabulary))
 
 
-def made_tasks(mode: str = "fresh", books: int = 40, n: int = 200, seed: int = 1, abstain: float = 0.1) -> TaskSet:
-    """Tasks from made workbooks (seeds below 1,000 are for tests, 9,001 is the corpus of retrieval, 9,500 on train)."""
-    tasks = build_tasks(list(_made(books, seed)), n, mode, seed=seed, abstain=abstain)
-    return TaskSet(f"made-{mode}", tasks)
+def made_tasks(
+    mode: str = "fresh",
+    books: int = 40,
+    n: int = 200,
+    seed: int = 1,
+    abstain: float = 0.1,
+    vocabulary: str = "ordinary",
+) -> TaskSet:
+    """Tasks from made workbooks (seeds below 1,000 are for tests, 9,001 is the corpus of retrieval, 9,500 on train).
+
+    With the vocabulary ``unseen`` they share no word with the corpus of retrieval, the trained model and the
+    calibration of the cascade.
+    """
+    tasks = build_tasks(list(_made(books, seed, vocabulary)), n, mode, seed=seed, abstain=abstain)
+    return TaskSet(f"{'made' if vocabulary == 'ordinary' else vocabulary}-{mode}", tasks)
 
 
 def public_tasks(mode: str = "extend", names: tuple[str, ...] | None = None, n: int = 500, seed: int = 0) -> TaskSet:

@@ -55,7 +55,8 @@ class Place:
                 evidence.append(CellRef(self.sheet.name, ref.row1, ref.col1))
         self.evidence = tuple(evidence)
         tree = _with_refs(document.tree, iter(refs))
-        return Formula(tree, self.cell).to_a1(), fit
+        # the more references, the less each of them says of the whole
+        return Formula(tree, self.cell).to_a1(), fit ** (1 / max(1, len(refs)) ** 0.5)
 
     def _find(self, role: Role) -> tuple[Ref, float] | None:
         match role.place:
@@ -68,8 +69,11 @@ class Place:
                 spot = self._parameter(role.label)
                 if spot is not None:
                     return self._cell(*spot[:2], role, spot[2])
-                place = self._end_of_run(role) if role.computed and role.down > 0 else self._input(role)
-                return self._cell(*place, role, 0.6) if place is not None else None
+                if role.computed and role.down > 0:
+                    place = self._end_of_run(role)
+                    return self._cell(*place, role, 0.7) if place is not None else None
+                inputs = self._inputs(role)
+                return self._cell(*inputs[0], role, 0.85 if len(inputs) == 1 else 0.6) if inputs else None
             case "column":
                 return self._near(role, self.cell.row + role.down, self.cell.col)
             case "offset":
@@ -155,8 +159,8 @@ class Place:
                 nth -= 1
         return None
 
-    def _input(self, role: Role) -> tuple[int, int] | None:
-        """A labelled value outside the tables that is shown as the role's was; the one nearest to the role's step."""
+    def _inputs(self, role: Role) -> list[tuple[int, int]]:
+        """Labelled values outside the tables that are shown as the role's was, the nearest to the role's step first."""
         found = []
         tables = [
             (box, depth)
@@ -173,10 +177,8 @@ class Place:
             if any(b[0] <= row <= b[2] and b[1] <= col <= b[3] and row >= b[0] + d for b, d in tables):
                 continue
             found.append(place)
-        if not found:
-            return None
         wanted = self.cell.row + role.down
-        return min(found, key=lambda p: (abs(p[0] - wanted), abs(p[1] - self.cell.col - role.right)))
+        return sorted(found, key=lambda p: (abs(p[0] - wanted), abs(p[1] - self.cell.col - role.right)))
 
     def _labelled(self) -> list[tuple[int, int, str]]:
         """Text cells of the sheet, at most 3,000."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from assay.formulas.errors import FormulaError, TaskFileError
 from assay.formulas.metrics import Result
+from assay.formulas.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,30 @@ def fit(scores: Sequence[float], right: Sequence[bool]) -> Calibration:
     return Calibration(tuple(scores_out), tuple(shares_out), len(x))
 
 
-def fit_results(results: Sequence[Result]) -> dict[str, Calibration]:
-    """A calibration a system, from the first suggestion of every task (abstain tasks count as wrong)."""
+def situation(task: Task) -> str:
+    """Whether a formula stands beside the target: ``beside`` or ``alone``. Scores mean different things in the two.
+
+    >>> from assay.formulas import Workbook, task_at
+    >>> book = Workbook.from_cells({"S": {"A1": 1, "A2": "=A1+1"}})
+    >>> situation(task_at(book, "S!A3")), situation(task_at(book, "S!C3"))
+    ('beside', 'alone')
+    """
+    sheet = task.view.sheet(task.cell.sheet)
+    row, col = task.cell.row, task.cell.col
+    places = ((row - 1, col), (row, col - 1), (row + 1, col), (row, col + 1))
+    return "beside" if any(min(p) > 0 and sheet.formula(*p) is not None for p in places) else "alone"
+
+
+def fit_results(results: Sequence[Result], tasks: Sequence[Task]) -> dict[str, Calibration]:
+    """A calibration a system and `situation`, from the first suggestion of every task (abstain tasks count as wrong).
+
+    Keys are ``system/situation``.
+    """
+    where = {task.id: situation(task) for task in tasks}
     pairs: dict[str, tuple[list[float], list[bool]]] = {}
     for result in results:
         if result.suggestions:
-            scores, right = pairs.setdefault(result.system, ([], []))
+            scores, right = pairs.setdefault(f"{result.system}/{where[result.task]}", ([], []))
             scores.append(result.suggestions[0]["score"])
             right.append(result.top1 and not result.abstain)
     return {system: fit(*pair) for system, pair in pairs.items()}

@@ -11,7 +11,8 @@ from assay.formulas.errors import FormulaError
 from assay.formulas.grammar import parse
 from assay.formulas.systems.aggregate import Aggregate
 from assay.formulas.systems.base import Suggestion, System
-from assay.formulas.systems.calibrate import Calibration, load
+from assay.formulas.systems.calibrate import Calibration, load, situation
+from assay.formulas.systems.joint import Joint, load_joint
 from assay.formulas.systems.neighbour import Neighbour
 from assay.formulas.tasks import Task
 
@@ -27,8 +28,12 @@ class Cascade:
         Calibrated share of right suggestions from which on no further system is asked.
     threshold : float
         Suggestions below this share are not given.
-    calibration : mapping of system name to `Calibration`, optional
-        Default: the one of the package, fitted on made workbooks that no test uses (`assay formulas calibrate`).
+    calibration : mapping of ``system/situation`` or system name to `Calibration`, optional
+        Default: the one of the package, fitted on made workbooks whose words neither the corpus of retrieval nor any
+        test uses (`assay formulas calibrate`).
+    joint : `Joint`, optional
+        How the scores of several systems go together; where it has no weights for the systems that were asked, the best
+        calibrated share counts. Default: the one of the package, none where a calibration is given.
 
     Raises
     ------
@@ -51,8 +56,9 @@ class Cascade:
         systems: Sequence[System] | None = None,
         *,
         accept: float = 0.9,
-        threshold: float = 0.35,
+        threshold: float = 0.3,
         calibration: Mapping[str, Calibration] | None = None,
+        joint: Joint | None = None,
     ) -> None:
         if not (0 <= accept <= 1 and 0 <= threshold <= 1):
             raise FormulaError(f"accept and threshold are shares between 0 and 1, not {accept} and {threshold}")
@@ -61,21 +67,26 @@ class Cascade:
         if not self.systems:
             raise FormulaError("a cascade needs at least one system")
         self.accept, self.threshold = accept, threshold
+        self.joint = joint if joint is not None or calibration is not None else load_joint()
         self.calibration = dict(calibration if calibration is not None else load())
 
     def suggest(self, task: Task, k: int = 5) -> list[Suggestion]:
         """See `System.suggest`; ``parts`` of each suggestion says where the time went."""
         began = time.perf_counter()
         pool: dict[str, Suggestion] = {}
+        scores: dict[str, dict[str, float]] = {}
         parts: list[tuple[str, float]] = []
+        where = situation(task)
         for system in self.systems:
             start = time.perf_counter()
             found = system.suggest(task, k)
             parts.append((system.name, (time.perf_counter() - start) * 1000))
-            scale = self.calibration.get(system.name)
+            scale = self.calibration.get(f"{system.name}/{where}") or self.calibration.get(system.name)
+            own = scores.setdefault(system.name, {})
             for suggestion in found:
                 share = scale(suggestion.score) if scale is not None else suggestion.score
                 form = parse(suggestion.formula, task.cell).canonical()
+                own[form] = max(own.get(form, 0.0), suggestion.score)
                 old = pool.get(form)
                 if old is None:
                     pool[form] = replace(suggestion, score=share)
@@ -87,6 +98,9 @@ class Cascade:
                         reason=f"{old.reason}; also {suggestion.reason}",
                         evidence=tuple(dict.fromkeys((*old.evidence, *suggestion.evidence))),
                     )
+            if self.joint is not None and self.joint.knows(list(scores)):
+                for form, share in self.joint(scores, list(scores), where == "beside").items():
+                    pool[form] = replace(pool[form], score=share)
             if pool and max(s.score for s in pool.values()) >= self.accept:
                 break
         ms = (time.perf_counter() - began) * 1000

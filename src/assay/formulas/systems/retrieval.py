@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from assay.formulas.errors import FormulaError
+from assay.formulas.grammar.nodes import Call
 from assay.formulas.regions import sheet_map
 from assay.formulas.systems.adapting import Place
 from assay.formulas.systems.base import Suggestion, timed
 from assay.formulas.systems.roles import Document, around, document_words, documents, shape_of
-from assay.formulas.systems.words import similar
+from assay.formulas.systems.words import LABELS, asked, similar
 from assay.formulas.tasks import Task
 from assay.formulas.workbook.model import Workbook
 
@@ -99,6 +101,8 @@ class Retrieval:
         sheet = book.sheet(cell.sheet)
         place = Place(book, sheet, cell, sheet_map(sheet, book), header, label)
         found: dict[str, Suggestion] = {}
+        votes: dict[str, float] = {}
+        wanted = {*asked(header), *asked(label)}
         for i in top[np.argsort(-rank[top], kind="stable")]:
             document = self.documents[int(i)]
             adapted = place.adapt(document)
@@ -108,15 +112,26 @@ class Retrieval:
             own = max(similar(header, document.header), 0.9 * similar(label, document.label))
             named = f"whose column is called {document.header or document.label!r}"
             said = 0.35 * float(scores[i]) / best + 0.65 * own
-            score = 0.97 * (0.55 * said + 0.45 * float(alike[i])) * fit
+            score = 0.97 * (0.55 * said + 0.45 * float(alike[i])) * fit * _asked_for(document, wanted)
             if score < self.minimum:
                 continue
+            votes[formula] = votes.get(formula, 0.0) + score**4
             old = found.get(formula)
             if old is None or old.score < score:
-                votes = 1 if old is None else 1.02
                 found[formula] = Suggestion(
-                    formula, min(0.97, score * votes), self.name,
+                    formula, min(0.97, score), self.name,
                     reason=f"as in {document.source}, {named if own > 0.4 else 'whose surroundings are alike'}",
                     evidence=place.evidence,
                 )  # fmt: skip
-        return list(found.values())
+        total = sum(votes.values())
+        return [replace(s, score=s.score * (0.8 + 0.2 * votes[s.formula] / total)) for s in found.values()]
+
+
+def _asked_for(document: Document, wanted: set[str]) -> float:
+    """Whether the function of a total is the one that header and label ask for, in words of many languages."""
+    tree = document.tree
+    if not isinstance(tree, Call) or tree.function not in LABELS or len(document.roles) != 1:
+        return 1.0
+    if not wanted:
+        return 1.0 if tree.function == "SUM" else 0.85
+    return 1.1 if tree.function in wanted else 0.6
