@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from assay.difftest import NameMap, Stage, Trace, compare, distance, generate, grouped_qkv, isolate, mark, trace
+from assay.difftest import NameMap, Stage, Trace, compare, digest, distance, generate, grouped_qkv, isolate, mark, trace
 from assay.difftest.names import preset
+from assay.difftest.samples import sample_indices
+from assay.difftest.testbed.config import Config, Layout
 
 X = generate("x", (4, 8))
 
@@ -201,6 +203,48 @@ def test_levels_find_the_same_module(level, tmp_path):
     assert (first.module, first.phase) == ("2", "out")
     if level != "full":
         assert candidate.nbytes() < 0.5 * sum(p.numel() * 4 for p in model.parameters())
+
+
+@pytest.mark.parametrize("level", ["full", "digest", "sample"])
+def test_memory_that_is_used_again_holds_no_older_step(level, tmp_path):
+    """Copies of later steps go into the memory of earlier ones, which the writer must be done with."""
+    model = nn.Sequential(nn.Linear(8, 256), nn.Linear(256, 256))
+    x = generate("x", (128, 8))
+    expected: dict[str, Tensor] = {}
+    with trace(model, tmp_path, level=level, microbatches=1) as t:
+        for step in range(6):
+            if step:
+                t.next_step()
+            model.zero_grad()
+            out = model(x * (step + 1))
+            out.square().mean().backward()
+            expected[f"{step}/0/out/1/0"] = out.detach().clone()
+            expected[f"{step}/-/grad/1/weight"] = model[1].weight.grad.clone()
+    found = Trace.open(tmp_path)
+    assert found.steps == list(range(6))
+    for name, value in expected.items():
+        if level == "full":
+            assert torch.equal(found.tensor(name), value)
+        elif level == "digest":
+            assert found.digest(name)[0].distance(digest(value)) < 1e-9 * float(value.norm())
+        else:
+            stored = found.local(*found.entries(name)[0])
+            assert torch.equal(stored, value.reshape(-1)[torch.from_numpy(sample_indices(value.shape))])
+
+
+@pytest.mark.parametrize("level", ["digest", "sample"])
+def test_levels_over_ranks_without_a_gather(level, candidate):
+    """Shards in rows and columns, stretches of shards (ZeRO), partial sums, copies, beside a whole reference."""
+    config = Config(width=64, ffn=128, seq=32, batch=2, layers=2, kv_heads=4)
+    layout = Layout(tp=2, dp=2, sp=True, zero=True)
+    result, _, trace_ = candidate(config, layout, level=level)
+    assert result.ok and not result.not_compared, [str(f) for f in result.findings[:5]]
+    levels = {e.level for f in trace_.files for e in f.entries.values()}
+    assert level in levels and sum(v.note == level for v in result.verdicts) > 50
+    result, _, _ = candidate(config, layout, "broken", level=level, bug=12)
+    assert result.findings[0].module == "final_norm" and result.findings[0].phase == "main_grad"
+    result, _, _ = candidate(config, layout, "other", level=level, skip_reduction=(1,))
+    assert result.findings[0].module.startswith("layers.1") and result.findings[0].phase in ("out", "in")
 
 
 def test_isolation_tells_wrong_here_from_fed_wrong(tmp_path):

@@ -97,8 +97,8 @@ def tensors(folder: Path) -> Iterable[tuple[int, str, str, Tensor]]:
     for number, group in enumerate(shapes if isinstance(shapes, Sequence) else [shapes]):
         flat = {"main_param": [_masters(p, number, f) for p, f in zip(parts, files)]}
         for key in ("exp_avg", "exp_avg_sq"):
-            held = [_inner(p, number).get(key) for p in parts]
-            if all(isinstance(h, Tensor) for h in held):
+            held = [h for p in parts if isinstance(h := _inner(p, number).get(key), Tensor)]
+            if len(held) == len(parts):
                 flat[key] = held
         for key, stretches in flat.items():
             whole, at = torch.cat([s.reshape(-1) for s in stretches]), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -157,23 +158,27 @@ class Recorder:
         return ""
 
     def _keep(self, entry: Entry, local: Tensor, spec: ShardSpec) -> None:
-        small = entry.level != "full" and local.numel() <= SMALL
-        if small or entry.exact or self.sink is not None:
+        if entry.exact or self.sink is not None:
             entry.level = "full"
         if self.sink is not None:
             self.sink(entry, local)
             return
         assert self.writer is not None
+        if entry.level != "full":
+            key = (entry.spec, entry.full, entry.shape)
+            if key not in self._places:
+                shape = entry.full or spec.full_shape(entry.shape, self.coords)
+                index = spec.index(shape, self.coords)
+                held = torch.from_numpy(held_samples(index)[0]) if self.level == "sample" else None
+                self._places[key] = (shape, index, held)
+            shape, index, held = self._places[key]
+            # by the size of the whole tensor: all ranks must hold it at one level
+            if math.prod(shape) <= SMALL:
+                entry.level = "full"
         if entry.level == "full":
             self.writer.put(entry, *self.writer.copy(local), reuse=True)
             return
-        key = (entry.spec, entry.full, entry.shape)
-        if key not in self._places:
-            shape = entry.full or spec.full_shape(entry.shape, self.coords)
-            index = spec.index(shape, self.coords)
-            held = torch.from_numpy(held_samples(index)[0]) if self.level == "sample" else None
-            self._places[key] = (shape, index, held)
-        entry.full, index, held = self._places[key]
+        entry.full = shape
         if held is not None:
             entry.stats = {"count": float(local.numel())}
             self.writer.put(entry, local.reshape(-1).index_select(0, held.to(local.device)).cpu())
