@@ -180,7 +180,8 @@ class FactCorpus:
 
 def make_fact_corpus(
     n_facts: int = 100, evidence_per_fact: int = 3, paraphrases: int = 4, distractors: int = 300,
-    counterfactuals: int = 1, *, questions: bool = True, seed: int = 0, facts: tuple[Fact, ...] | None = None,
+    counterfactuals: int = 1, *, questions: bool = True, prompts: str = "question", seed: int = 0,
+    facts: tuple[Fact, ...] | None = None,
 ) -> FactCorpus:  # fmt: skip
     """Sentences about facts, with exact entailment.
 
@@ -199,6 +200,11 @@ def make_fact_corpus(
         Rows for each fact with the right subject and a wrong object.
     questions : bool
         Whether distractors hold such questions.
+    prompts : {"question", "cloze"}
+        How facts are asked for: by a question, whose form no evidence has, or by the beginning of a sentence that ends
+        with the object. Small models learn to go on with a sentence long before they learn to answer.
+    facts : tuple of Fact, optional
+        Those that there are; default all of `load_facts`.
 
     Raises
     ------
@@ -216,6 +222,8 @@ def make_fact_corpus(
         raise AttributionError(f"paraphrases is from 1 to 5, not {paraphrases}")
     if min(n_facts, evidence_per_fact) < 1 or min(distractors, counterfactuals) < 0:
         raise AttributionError("n_facts and evidence_per_fact are at least 1; the other numbers at least 0")
+    if prompts not in ("question", "cloze"):
+        raise AttributionError(f"prompts is question or cloze, not {prompts!r}")
     if n_facts > len(known) // 2:
         raise AttributionError(f"n_facts is at most half of the {len(known)} facts that there are, not {n_facts}")
     rng = np.random.default_rng(seed)
@@ -259,18 +267,25 @@ def make_fact_corpus(
             entailment[k, place[i]] = True
     for i, k in wrong:
         counter[k, place[i]] = True
-    prompts = [TEMPLATES[f.relation][0].format(s=f.subject) for f in asked]
+    asks = [_prompt(f, prompts) for f in asked]
     answers = [f.object for f in asked]
-    vocabulary = Vocabulary.build([*texts, *prompts, *answers])
-    length = max(len(words_of(t)) for t in [*texts, *(f"{p} {a}" for p, a in zip(prompts, answers, strict=True))]) + 2
+    vocabulary = Vocabulary.build([*texts, *asks, *answers])
+    length = max(len(words_of(t)) for t in [*texts, *(f"{p} {a}" for p, a in zip(asks, answers, strict=True))]) + 2
     tokens = vocabulary.encode_all(texts, length, start=True, end=True)
     query_tokens = np.zeros((n_facts, length), dtype=np.int64)
     query_labels = np.full((n_facts, length), IGNORE, dtype=np.int64)
-    for t, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+    for t, (prompt, answer) in enumerate(zip(asks, answers, strict=True)):
         head, tail = vocabulary.encode(prompt, start=True), vocabulary.encode(answer)
         query_tokens[t, : len(head) + len(tail)] = head + tail
         query_labels[t, len(head) : len(head) + len(tail)] = tail
     return FactCorpus(
-        texts, [rows[i][1] for i in shuffled], prompts, answers, asked, entailment, counter, vocabulary, tokens,
+        texts, [rows[i][1] for i in shuffled], asks, answers, asked, entailment, counter, vocabulary, tokens,
         np.where(tokens == 0, IGNORE, tokens), query_tokens, query_labels,
     )  # fmt: skip
+
+
+def _prompt(fact: Fact, form: str) -> str:
+    question, sentences = TEMPLATES[fact.relation]
+    if form == "cloze":
+        return next(t for t in sentences if t.endswith(" {o}"))[: -len(" {o}")].format(s=fact.subject)
+    return question.format(s=fact.subject)

@@ -104,6 +104,13 @@ class FactTracing:
         )
         return found.cpu().numpy()
 
+    def exact_match(self) -> float:
+        """Share of the queries that the model answers with the right words; below it there is little to trace."""
+        tokens, labels = torch.as_tensor(self.corpus.query_tokens), torch.as_tensor(self.corpus.query_labels)[:, 1:]
+        with torch.no_grad():
+            said = self.model(tokens)[:, :-1].argmax(-1)
+        return float(((said == labels) | (labels == IGNORE)).all(1).double().mean())
+
     def evaluate(
         self, attributor: Attributor, *, k: int = 10, patch: bool = True, lr: float = 6e-5, n_eval: int = 1000,
         fitted: bool = False,
