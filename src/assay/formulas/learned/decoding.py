@@ -70,21 +70,31 @@ def beam(net: PointerNet, encoded: Encoded, k: int = 5, limit: int = MAX_SYMBOLS
 
 
 @torch.inference_mode()
-def sample(net: PointerNet, encoded: Encoded, generator: torch.Generator, limit: int = MAX_SYMBOLS) -> Decoded:
-    """One formula drawn symbol by symbol from the masked distribution."""
+def samples(
+    net: PointerNet, encoded: Encoded, count: int, generator: torch.Generator, limit: int = MAX_SYMBOLS
+) -> list[Decoded]:
+    """Formulas drawn symbol by symbol from the masked distribution, all in one batch (those still open are of one
+    length, so nothing is padded)."""
     device = next(net.parameters()).device
     features = torch.as_tensor(encoded.features, device=device)[None]
     words = torch.as_tensor(encoded.words, device=device)[None]
     present = torch.ones(features.shape[:2], dtype=torch.bool, device=device)
     memory, there = net.encode(features, words, present)
-    machine = Machine(encoded.choices, limit=limit)
-    total = 0.0
-    while not machine.done:
-        given = torch.tensor([[INDEX["<start>"], *machine.symbols]], device=device)
-        logits = net.decode(memory, there, given)[0, -1].float()
-        mask = torch.as_tensor(machine.allowed(), device=device)
-        chances = torch.softmax(logits.masked_fill(~mask, -math.inf), -1)
-        symbol = int(torch.multinomial(chances.cpu(), 1, generator=generator))
-        total += math.log(float(chances[symbol]))
-        machine.push(symbol)
-    return Decoded(to_formula(machine.symbols, encoded.choices), math.exp(total), tuple(machine.symbols))
+    machines = [Machine(encoded.choices, limit=limit) for _ in range(count)]
+    totals = [0.0] * count
+    going = list(range(count))
+    while going:
+        given = torch.tensor([[INDEX["<start>"], *machines[i].symbols] for i in going], device=device)
+        n = len(going)
+        logits = net.decode(memory.expand(n, -1, -1), there.expand(n, -1), given)[:, -1].float()
+        masks = torch.as_tensor(np.stack([machines[i].allowed() for i in going]), device=device)
+        chances = torch.softmax(logits.masked_fill(~masks, -math.inf), -1).cpu()
+        drawn = torch.multinomial(chances, 1, generator=generator)
+        for i, symbol, chance in zip(going, drawn[:, 0].tolist(), chances.gather(1, drawn)[:, 0].tolist(), strict=True):
+            totals[i] += math.log(chance)
+            machines[i].push(symbol)
+        going = [i for i in going if not machines[i].done]
+    return [
+        Decoded(to_formula(m.symbols, encoded.choices), math.exp(total), tuple(m.symbols))
+        for m, total in zip(machines, totals, strict=True)
+    ]

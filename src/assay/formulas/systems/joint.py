@@ -25,8 +25,10 @@ Scores = Mapping[str, Mapping[str, float]]
 
 
 def evidence(scores: Scores, names: Sequence[str], beside: bool) -> tuple[list[str], Float[np.ndarray, "n features"]]:
-    """Formulas, and for each what every system says of it: its score, whether it is there and whether the first, the
-    best score of another formula, the score squared, the score if it is the first; then a constant and whether a formula stands beside the target.
+    """Formulas, and for each what every system says of it; then a constant and whether a formula stands beside.
+
+    Of a system: the score, whether there is one, whether it is the first, the best score of another formula, the score
+    squared, the score if it is the first.
     """
     formulas = list(dict.fromkeys(f for name in names for f in scores.get(name, {})))
     rows = np.zeros((len(formulas), 6 * len(names) + 2))
