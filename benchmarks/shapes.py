@@ -446,10 +446,10 @@ def against_archetypes() -> None:
 
 def grid(replicates: range, out: Path, cells: list[int]) -> None:
     """Topology errors of the tower over bench-v1; a line of JSON a shape."""
-    done = set()
-    if out.is_file():
-        done = {tuple(json.loads(line)["cell"]) for line in out.read_text().splitlines() if line.endswith("}")}
     out.parent.mkdir(parents=True, exist_ok=True)
+    before = [line for line in out.read_text().splitlines() if line.endswith("}")] if out.is_file() else []
+    out.write_text("".join(line + "\n" for line in before))  # without a line that a kill cut off
+    done = {tuple(json.loads(line)["cell"]) for line in before}
     for replicate in replicates:
         for n in cells:
             for sigma in (0.02, 0.05, 0.1, 0.2, 0.4):
@@ -464,7 +464,7 @@ def grid(replicates: range, out: Path, cells: list[int]) -> None:
                         row = {"cell": cell, "found": topology(fit(made.X)), "true": true}
                         with out.open("a") as file:
                             file.write(json.dumps(row) + "\n")
-    rows = [json.loads(line) for line in out.read_text().splitlines() if line.endswith("}")]
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
     print(
         f"{len(rows)} shapes; mean |b1 error|, and share with components, loops and leaves right (without the simplex)"
     )

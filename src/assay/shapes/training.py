@@ -103,6 +103,11 @@ def as_table(
 def make_table(path: Path, part: int = 0, parts: int = 1) -> bool:
     """Add the shapes that a file of JSON lines does not have yet; whether it then has all."""
     wanted = [(False, i) for i in range(TRAINING)] + [(True, i) for i in range(HELD_OUT)]
+    if path.is_file() and not path.read_bytes().endswith(
+        b"\n"
+    ):  # a line was cut off by a kill: the next is not its end
+        with path.open("a") as file:
+            file.write("\n")
     done = set(read_lines(path))
     for held_out, i in wanted:
         if (held_out, i) not in done and i % parts == part:
