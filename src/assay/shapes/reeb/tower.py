@@ -23,6 +23,7 @@ from assay.shapes.errors import (
 )
 from assay.shapes.kernel import Neighbors
 from assay.shapes.prepare import Prepared, is_anndata, prepare
+from assay.shapes.reeb.annotate import write_anndata
 from assay.shapes.reeb.assemble import build_skeleton, spread_to_cells
 from assay.shapes.reeb.bootstrap import confidences, drop_features
 from assay.shapes.reeb.embed import assign
@@ -476,41 +477,7 @@ class ReebTower:
         ShapeError
             If it has another number of cells.
         """
-        if adata.n_obs != len(self.edge_of_cell_):
-            raise ShapeError(
-                f"the tower was fitted on {len(self.edge_of_cell_)} cells, and this AnnData has {adata.n_obs}"
-            )
-        adata.obs[f"{key}_edge"] = self.edge_of_cell_
-        adata.obs[f"{key}_t"] = self.t_
-        adata.obs[f"{key}_component"] = self.component_
-        adata.obsm[f"X_{key}_diffusion"] = self.diffusion_coords_
-        s = self.skeleton_
-        space = self.prepared_.representation
-        if space != "X" and space not in adata.obsm:
-            space = f"X_{key}_space"
-            adata.obsm[space] = spread_to_cells(
-                self.prepared_.features.astype(np.float32), self.prepared_.cell_of, np.nan
-            )
-        adata.uns[key] = {
-            "vertices": s.vertices,
-            "edges": s.edges,
-            "length": s.length,
-            "mass": s.mass,
-            "width": s.width,
-            "confidence": s.confidence,
-            "representation": space,
-            "rank": self.prepared_.rank,
-            "betti": np.array(s.betti()),
-            "persistence": {
-                name: (
-                    self.persistence_[name].astype(str).tolist()
-                    if name == "kind"
-                    else np.asarray(self.persistence_[name])
-                )
-                for name in PERSISTENCE.names or ()
-            },
-        }
-        return adata
+        return write_anndata(self, adata, key)
 
     def _to_points(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         inside = self.prepared_.cell_of >= 0
