@@ -16,7 +16,6 @@ from assay.formulas import (
     CellRef,
     CellRefError,
     Engine,
-    EngineMissing,
     FormulaError,
     Neighbour,
     Retrieval,
@@ -193,8 +192,6 @@ def test_prefixes_restrict_suggestions():
 def test_engines_by_name():
     with pytest.raises(FormulaError, match="no engine"):
         Engine("abacus")
-    with pytest.raises(EngineMissing, match="pip install formulas"):
-        Engine("formulas")
     book = Workbook.from_cells({"S": {"A1": 2.0, "A2": 3.0}})
     assert Engine("formualizer").evaluate(book, "S", "B1", "SUM(A1:A2)*2") == 10.0
     assert Engine("auto").evaluate(book, "S", "B1", "BITAND(A1,A2)") == 2.0

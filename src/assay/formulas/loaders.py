@@ -122,6 +122,9 @@ class SheetTask:
 def load_spreadsheetbench(folder: str | os.PathLike[str]) -> list[SheetTask]:
     """Tasks of SpreadsheetBench: ``dataset.json`` and ``spreadsheet/<id>/<n>_<id>_input.xlsx``.
 
+    The file is a list or holds a JSON object a line. The place of the answer may name its sheet
+    (``'Sheet 1'!D2:D9``); one without a file of answers is left out.
+
     Raises
     ------
     TaskFileError
@@ -129,6 +132,9 @@ def load_spreadsheetbench(folder: str | os.PathLike[str]) -> list[SheetTask]:
     place = Path(folder)
     found = []
     for row in _json(place / "dataset.json"):
+        position = str(row.get("answer_position", ""))
+        before, mark, area = position.rpartition("!")
+        sheet = before.strip("'").replace("''", "'") if mark else str(row.get("answer_sheet", ""))
         name = str(row.get("id", ""))
         files = sorted((place / "spreadsheet" / name).glob("*_input.xlsx"))
         for file in files:
@@ -140,8 +146,8 @@ def load_spreadsheetbench(folder: str | os.PathLike[str]) -> list[SheetTask]:
                         str(row.get("instruction", "")),
                         str(file),
                         str(answer),
-                        str(row.get("answer_sheet", "")),
-                        str(row.get("answer_position", "")),
+                        sheet,
+                        area,
                     )
                 )
     return found
@@ -193,7 +199,10 @@ class QuestionTask:
 
 
 def load_nl2formula(path: str | os.PathLike[str]) -> list[QuestionTask]:
-    """Questions of NL2Formula: a JSON list of objects with a table, questions and formulas.
+    """Questions of NL2Formula: a JSON list of objects with ``Table`` (rows) and ``t5Formulas``.
+
+    Each of the latter has a ``Question`` and the ``Formula2`` of the data set's own code (``Formula`` where it is not
+    there).
 
     Raises
     ------
@@ -202,12 +211,12 @@ def load_nl2formula(path: str | os.PathLike[str]) -> list[QuestionTask]:
     found = []
     for number, row in enumerate(_json(Path(path))):
         table = row.get("Table") or row.get("table")
-        pairs = row.get("t5Formulas2") or row.get("formulas") or row.get("questions") or []
+        pairs = row.get("t5Formulas") or row.get("t5Formulas2") or row.get("formulas") or []
         if not isinstance(table, list):
             raise TaskFileError(f"{path}, entry {number}: there is no table")
         for pair in pairs:
             question = pair.get("Question") or pair.get("question")
-            formula = pair.get("Formula") or pair.get("formula")
+            formula = pair.get("Formula2") or pair.get("Formula") or pair.get("formula")
             if question and formula:
                 found.append(QuestionTask(str(question), str(formula).lstrip("="), table))
     return found
@@ -242,12 +251,15 @@ def load_prose(path: str | os.PathLike[str]) -> list[TextPair]:
 
 
 def completion_tasks(pairs: list[TextPair]) -> list[tuple[str, str]]:
-    """(prefix, whole formula) of FLAME pairs whose mask stands at the end and whose whole can be read."""
+    """(prefix, whole formula) of FLAME pairs whose mask stands at the end and whose whole can be read.
+
+    ``Completion`` is the whole formula; a rest that does not begin with the prefix is put behind it.
+    """
     found = []
     for pair in pairs:
         before, mask, after = pair.given.partition("<mask>")
         if mask and not after.strip():
-            whole = before + pair.wanted
+            whole = pair.wanted if pair.wanted.lstrip("=").startswith(before.lstrip("=")) else before + pair.wanted
             try:
                 parse(whole)
             except FormulaError:
@@ -258,6 +270,10 @@ def completion_tasks(pairs: list[TextPair]) -> list[tuple[str, str]]:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:  # an object a line
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, json.JSONDecodeError) as error:
         raise TaskFileError(f"{path} is no JSON file that can be read ({error})") from error
