@@ -12,7 +12,9 @@ from assay.attribution import (
     EKFAC,
     KINDS,
     AttributionBenchmark,
+    AttributionError,
     CheckpointMismatch,
+    Datamodel,
     FactTracing,
     FitSpec,
     GradCos,
@@ -34,6 +36,7 @@ from assay.attribution import (
     white_square,
 )
 from assay.attribution.corpus import TEMPLATES
+from assay.attribution.data import SMS
 from assay.attribution.text import words_of
 
 OPTIONS = {
@@ -274,3 +277,55 @@ def test_a_function_of_the_users_own_is_a_method(tmp_path):
 class _Constant(Random):
     def _parts(self, X, targets):
         yield slice(0, self.n_train_), np.ones((len(X), self.n_train_))
+
+
+def test_methods_that_retrain_take_their_models_from_benchmarks_on_the_same_rows(small, tmp_path):
+    """Two kinds on the same rows share a folder of models; another seed, or changed labels, does not."""
+    made = [
+        AttributionBenchmark.from_split(kind, small.data, small.make, FitSpec(epochs=4), seed=seed)
+        for kind, seed in (("class", 0), ("topk", 0), ("class", 1), ("mislabel", 0))
+    ]
+    found = []
+    for bench in made:
+        bench.shared = tmp_path
+        method = bench.fit(Datamodel())
+        found.append((len(list(tmp_path.iterdir())), method.attribute(small.data.X_test[:3], small.data.y_test[:3])))
+    assert [count for count, _ in found] == [1, 1, 2, 3]
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert not np.array_equal(found[0][1], found[2][1])
+
+
+def test_a_task_whose_file_must_be_fetched_by_hand_is_skipped_with_its_address(tmp_path, monkeypatch):
+    """Skipped, and not failed; with the file there it is another run, which is then done."""
+    from assay.attribution.benchmark import benchmark
+
+    monkeypatch.setenv("ASSAY_DATA_DIR", str(tmp_path / "empty"))
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
+    if SMS.find() is not None:
+        pytest.skip("sms_spam_collection.tsv.gz is in the cache of this machine")
+    results = benchmark.run(
+        tasks=["sms-class", "sms-transformer-mislabel"], methods=["random"], seeds=[0], store=tmp_path, progress=False
+    )
+    records = list(results.records)
+    assert [r.status for r in records] == ["skipped", "skipped"]
+    assert all(
+        "sms_spam_collection.tsv.gz" in r.failure.message and "ASSAY_DATA_DIR" in r.failure.message for r in records
+    )
+
+
+def test_a_cloze_is_the_beginning_of_a_sentence_of_the_corpus():
+    corpus = make_fact_corpus(20, distractors=20, prompts="cloze", seed=1)
+    for fact, prompt, answer in zip(corpus.facts, corpus.prompts, corpus.answers, strict=True):
+        assert fact.subject in prompt and answer == fact.object
+        assert any(t.format(s=fact.subject, o=answer) == f"{prompt} {answer}" for t in TEMPLATES[fact.relation][1])
+    with pytest.raises(AttributionError, match="question or cloze"):
+        make_fact_corpus(20, prompts="riddle")
+
+
+def test_exact_match_counts_whole_answers():
+    corpus = make_fact_corpus(8, evidence_per_fact=4, distractors=0, counterfactuals=0, prompts="cloze")
+    untrained = FactTracing.build(corpus, Training(dim=16, layers=1, epochs=1))
+    learned = FactTracing.build(corpus, Training(dim=32, layers=1, epochs=60))
+    assert untrained.exact_match() < 0.5 < learned.exact_match() <= 1
+    # an answer of more than even probability is the most likely one, word by word
+    assert 0 < (learned.answer_probability() > 0.5).mean() <= learned.exact_match()

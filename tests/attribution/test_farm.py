@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from assay.attribution import FitSpec, ModelSpec, RetrainingFarm, TextTransformer, leave_out, random_subsets
-from assay.attribution.farm import bootstrap_subsets, coin_subsets
+from assay.attribution.subsets import bootstrap_subsets, coin_subsets
 
 
 def test_the_published_subsets_and_seeds_are_reproduced(digits):

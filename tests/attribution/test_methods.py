@@ -39,6 +39,7 @@ from assay.attribution import (
     TextTransformer,
     TorchModel,
     TracIn,
+    as_tensors,
     fit_one,
     lds,
     load_digits_split,
@@ -546,3 +547,40 @@ def test_streamed_top_k_stays_within_its_budget(method, settings, tests):
     code = _PEAK.format(method=method, settings=settings, tests=tests)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 128
+
+
+def test_hessian_products_from_one_graph_are_those_of_forward_over_reverse(small):
+    """A few vectors go through the kept graph, many through vmap; a later change of the weights does not reach it."""
+    model = TorchModel(copy.deepcopy(small.model), task="classification")
+    x, y = as_tensors(small.data.X_train[:50], small.data.y_train[:50])
+    product = model.vector_products(x, y, "hessian")
+    V = torch.randn(6, model.size, generator=torch.Generator().manual_seed(0))
+    many, few = product(V), torch.cat([product(V[:3]), product(V[3:])])
+    assert float((many - few).abs().max()) < 1e-5 * float(many.abs().max())
+    with torch.no_grad():
+        for p in model.module.parameters():
+            p.mul_(2)
+    torch.testing.assert_close(product(V[:3]), few[:3])
+
+
+def test_parts_keep_their_mode(small):
+    """A network whose parts are in different modes has them back after gradients were asked for."""
+    net = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.Dropout(), torch.nn.Linear(8, 10)).train()
+    net[1].eval()
+    net[0].weight.requires_grad_(False)
+    GradDot().fit(net, small.data.X_train[:20], small.data.y_train[:20]).attribute(small.data.X_test[:2])
+    assert [m.training for m in net.modules()] == [True, True, False, True]
+    assert [p.requires_grad for p in net.parameters()] == [False, True, True, True]
+
+
+def test_ekfac_of_a_layer_with_many_inputs_that_are_always_off():
+    """Second moments with hundreds of zero rows, on which LAPACK's divide and conquer may not converge in 32 bits."""
+    rng = np.random.default_rng(0)
+    X = rng.random((300, 600), dtype=np.float32) * (np.arange(600) % 3 == 0) * 10.0 ** -rng.integers(0, 12, 600)
+    X, y = X.astype(np.float32), rng.integers(0, 3, 300)
+    net = torch.nn.Linear(600, 3)
+    torch.nn.init.zeros_(net.weight)
+    A = EKFAC(labels="exact").fit(net, X, y).attribute(X[:5], y[:5])
+    B = EKFAC(labels="exact").fit(copy.deepcopy(net).double(), X.astype(float), y).attribute(X[:5].astype(float), y[:5])
+    assert np.isfinite(A).all()
+    assert np.abs(A - B).max() < 1e-3 * np.abs(B).max()

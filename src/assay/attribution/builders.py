@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from assay.attribution.chunks import GroundTruth, write_whole
 from assay.attribution.data import (
     Split,
     add_artifact,
@@ -28,12 +29,13 @@ from assay.attribution.data import (
     white_square,
 )
 from assay.attribution.errors import AttributionError, CheckpointMismatch, ShapeMismatch
-from assay.attribution.farm import GroundTruth, RetrainingFarm, leave_out, write_whole
+from assay.attribution.farm import RetrainingFarm
 from assay.attribution.fitting import FitSpec, MakeModel, as_tensors, content_hash, fit_one
 from assay.attribution.methods.base import Attributor
 from assay.attribution.metrics import detection, ground_truth, heuristics
 from assay.attribution.metrics.result import MetricResult
 from assay.attribution.models import ModelSpec
+from assay.attribution.subsets import leave_out
 
 KINDS = (
     "lds", "loo", "brittleness", "removal", "class", "subclass", "mislabel", "shortcut", "mixed", "topk",

@@ -140,8 +140,8 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of bench.")]) -> 
             if one is None:
                 cells.append(f"{'-':>24s}")
                 continue
-            p = one["p_value_against_best"]
-            mark = "best" if p is None else f"p {p:.3f}"
+            p = one["adjusted_p_value_against_best"]
+            mark = "best" if one["best"] else "not paired" if p is None else f"p {p:.3f}"
             cells.append(f"{one['score']:>12.3f} ({mark})".rjust(24))
         typer.echo(f"{method:14s}" + "".join(cells))
     typer.echo(f"\nthe page: {(folder / 'report.html').resolve()}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from assay.attribution.errors import AttributionError
-from assay.attribution.metrics.result import MetricResult, PairedTest, paired_test
+from assay.attribution.metrics.result import MetricResult, PairedTest, holm, paired_p_values, paired_test
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Comparison:
 
     results: Mapping[str, Mapping[str, MetricResult]]
     _tests: dict[tuple[str, str, str], PairedTest] = field(default_factory=dict, repr=False, compare=False)
+    _adjusted: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def methods(self) -> list[str]:
@@ -78,11 +79,29 @@ class Comparison:
             self._tests[key] = paired_test(self.results[first][metric], self.results[second][metric])
         return self._tests[key]
 
+    def adjusted(self, metric: str, first: str, second: str) -> float:
+        """p-value of a pair on a metric, adjusted for all pairs of methods that have it (Holm); NaN where the two
+        cannot be paired.
+
+        The best method is found on the same rows on which it is tested, so that its pairs alone would not do.
+        """
+        if metric not in self._adjusted:
+            have = [m for m in self.results if metric in self.results[m]]
+            pairs = max(1, len(have) * (len(have) - 1) // 2)
+            found = paired_p_values([self.results[m][metric] for m in have], max(10_000, 40 * pairs))
+            names = [(have[i], have[j]) for i, j in found]
+            self._adjusted[metric] = dict(zip(names, map(float, holm(list(found.values()))), strict=True))
+        known = self._adjusted[metric]
+        return known.get((first, second), known.get((second, first), float("nan")))
+
     def indistinct(self, metric: str, level: float = 0.05) -> list[str]:
-        """Methods that cannot be told apart from the best of a metric at this level (the best first)."""
+        """Methods that cannot be told apart from the best of a metric (the best first).
+
+        The chance that any method as good as the best is missing here is at most ``level``, whatever their number.
+        """
         best = self.winners()[metric]
         others = [m for m in self.results if m != best and metric in self.results[m]]
-        return [best, *(m for m in others if self.test(metric, best, m).p_value > level)]
+        return [best, *(m for m in others if not self.adjusted(metric, best, m) <= level)]
 
     def table(self, value: str = "score") -> str:
         """A Markdown table, methods by mean rank; ``value`` is score, normalized or ci."""
@@ -114,10 +133,12 @@ class Comparison:
             out[method] = {}
             for metric, result in row.items():
                 best = winners[metric]
-                test = None
-                if method != best and len(result.per_sample) == len(self.results[best][metric].per_sample):
-                    test = self.test(metric, best, method).p_value
-                out[method][metric] = {**result.to_json(), "p_value_against_best": test}
+                p = None if method == best else self.adjusted(metric, best, method)
+                out[method][metric] = {
+                    **result.to_json(),
+                    "best": method == best,
+                    "adjusted_p_value_against_best": None if p is None or np.isnan(p) else p,
+                }
         return json.dumps(out, indent=1)
 
     def plot(self, **options: Any) -> Any:

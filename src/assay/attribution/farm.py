@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import uuid
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,109 +18,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from assay.attribution.chunks import GroundTruth, load_chunk, on_file, save_chunk, write_whole
 from assay.attribution.errors import (
     AttributionError,
     BudgetExceeded,
     CheckpointMismatch,
-    ShapeMismatch,
     UnsupportedModel,
 )
 from assay.attribution.fitting import FitSpec, MakeModel, as_tensors, batch_orders, content_hash, fit_one
 from assay.attribution.outputs import check_labels, default_target, predictions, target_rows
 from assay.attribution.stacked import Stack, cannot_stack, small_array, stacked_batches
+from assay.attribution.subsets import checked_subsets, random_subsets
 from assay.training import seeded
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class GroundTruth:
-    """Outputs of retrained models.
-
-    Attributes
-    ----------
-    subsets : int array (m, n)
-        Training rows of each model, padded with -1 where sizes differ.
-    outputs : float32 array (m, T)
-        The explained number of each test row under each model, mean over ``n_seeds`` trainings.
-    repeats : float32 array (n_seeds, m, T)
-        The same by seed.
-    predictions : array (n_seeds, m, T)
-        Predicted classes (or values).
-    seeds : tuple of int
-    n_train : int
-    """
-
-    subsets: Int[np.ndarray, "m n"]
-    outputs: Float[np.ndarray, "m t"]
-    repeats: Float[np.ndarray, "s m t"]
-    predictions: np.ndarray
-    seeds: tuple[int, ...]
-    n_train: int
-
-    def masks(self) -> Bool[np.ndarray, "m n_train"]:
-        """Whether each training row is in each subset."""
-        mask = np.zeros((len(self.subsets), self.n_train), dtype=bool)
-        rows, columns = np.nonzero(self.subsets >= 0)
-        mask[rows, self.subsets[rows, columns]] = True
-        return mask
-
-    def counts(self) -> Int[np.ndarray, "m n_train"]:
-        """How often each training row is in each subset (bootstrap samples repeat rows)."""
-        out = np.zeros((len(self.subsets), self.n_train), dtype=np.int64)
-        for j, subset in enumerate(self.subsets):
-            out[j] = np.bincount(subset[subset >= 0], minlength=self.n_train)
-        return out
-
-    def rows(self, test_rows: Any) -> GroundTruth:
-        """The same for some of the test rows."""
-        return GroundTruth(
-            self.subsets, self.outputs[:, test_rows], self.repeats[:, :, test_rows],
-            self.predictions[:, :, test_rows], self.seeds, self.n_train,
-        )  # fmt: skip
-
-
-def random_subsets(n: int, m: int, alpha: float, seed: int) -> Int[np.ndarray, "m k"]:
-    """``m`` subsets of ``int(alpha n)`` rows without replacement, drawn in turn from one generator.
-
-    >>> random_subsets(4, 2, 0.5, seed=0).shape
-    (2, 2)
-    """
-    size = int(alpha * n)
-    if not 0 < size <= n:
-        raise AttributionError(f"alpha={alpha} of {n} rows is {size} rows; a subset needs at least 1 and at most {n}")
-    generator = torch.Generator().manual_seed(seed)
-    return np.stack([torch.randperm(n, generator=generator)[:size].numpy() for _ in range(m)]).astype(np.int32)
-
-
-def coin_subsets(n: int, m: int, seed: int) -> Int[np.ndarray, "m k"]:
-    """``m`` subsets that hold each row with probability one half (never none), padded with -1."""
-    generator = torch.Generator().manual_seed(seed)
-    coins = torch.rand(m, n, generator=generator) < 0.5
-    coins[~coins.any(1), 0] = True
-    out = np.full((m, int(coins.sum(1).max())), -1, dtype=np.int32)
-    for j, row in enumerate(coins):
-        chosen = torch.nonzero(row).flatten().numpy()
-        out[j, : len(chosen)] = chosen
-    return out
-
-
-def leave_out(n: int, groups: Sequence[Sequence[int]]) -> Int[np.ndarray, "m k"]:
-    """All rows but those of a group, for each group; padded with -1 where groups differ in size."""
-    out = np.full((len(groups), n - min(len(g) for g in groups)), -1, dtype=np.int32)
-    for j, group in enumerate(groups):
-        keep = np.setdiff1d(np.arange(n), np.asarray(group))
-        out[j, : len(keep)] = keep
-    return out
-
-
-def bootstrap_subsets(n: int, m: int, seed: int) -> Int[np.ndarray, "m n"]:
-    """``m`` samples of ``n`` rows with replacement."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, n, (m, n), generator=generator).numpy().astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -227,7 +138,9 @@ class RetrainingFarm:
         x, labels = as_tensors(X, y, device=self.device)
         xt, yt = as_tensors(X_test, y_test, device=self.device)
         n = len(x)
-        chosen = random_subsets(n, self.n_subsets, self.alpha, self.seed) if subsets is None else _checked(subsets, n)
+        chosen = (
+            random_subsets(n, self.n_subsets, self.alpha, self.seed) if subsets is None else checked_subsets(subsets, n)
+        )
         target = target or default_target(self.fit_spec.task)
         jobs = self._jobs(len(chosen))
         content = self._content(x, labels, xt, yt, chosen, target)
@@ -240,10 +153,10 @@ class RetrainingFarm:
         done = 0
         for low, high in self._chunks(folder, len(jobs), size):
             part = jobs[low:high]
-            loaded = _load(folder, low, high, len(xt), self.keep_models)
+            loaded = load_chunk(folder, low, high, len(xt), self.keep_models)
             if loaded is None:
                 loaded = self._train(engine, x, labels, xt, yt, chosen, part, target)
-                _save(folder, low, high, *loaded)
+                save_chunk(folder, low, high, *loaded)
             values, guess, states = loaded
             outputs[low:high] = values
             if predicted is None:
@@ -322,7 +235,7 @@ class RetrainingFarm:
     def _afford(self, x: Tensor, y: Tensor, subsets: np.ndarray, folder: Path | None, jobs: int) -> None:
         if self.budget is None:
             return
-        done = sum(b - a for a, b in _on_file(folder))
+        done = sum(b - a for a, b in on_file(folder))
         seconds = self.estimate_cost(x, y, subsets=subsets).seconds * (jobs - done) / jobs
         if seconds > self.budget:
             raise BudgetExceeded(
@@ -440,7 +353,7 @@ class RetrainingFarm:
     @staticmethod
     def _chunks(folder: Path | None, jobs: int, size: int) -> Iterator[tuple[int, int]]:
         """Ranges to train or load: those on file as they are, and what lies between in pieces of ``size``."""
-        done = _on_file(folder)
+        done = on_file(folder)
         at = 0
         while at < jobs:
             upcoming = next(((a, b) for a, b in done if a >= at), (jobs, jobs))
@@ -451,70 +364,6 @@ class RetrainingFarm:
                 high = min(at + size, upcoming[0])
                 yield (at, high)
                 at = high
-
-
-def _checked(subsets: Any, n: int) -> np.ndarray:
-    array = np.asarray(subsets)
-    if array.ndim != 2 or array.dtype.kind not in "iu" or not len(array):
-        raise ShapeMismatch(f"subsets are whole numbers (models, rows), not {array.dtype} of shape {array.shape}")
-    if array.max() >= n or array.min() < -1:
-        raise ShapeMismatch(
-            f"a subset names row {array.max() if array.max() >= n else array.min()}, there are {n} rows"
-        )
-    empty = np.flatnonzero((array < 0).all(1))
-    if len(empty):
-        raise ShapeMismatch(f"subset {empty[0]} has no row")
-    return array
-
-
-def _on_file(folder: Path | None) -> list[tuple[int, int]]:
-    """Ranges of models whose chunk is on file."""
-    if folder is None:
-        return []
-    names = (p.stem.split("_")[1:] for p in folder.glob("chunk_*_*.npz"))
-    return sorted((int(a), int(b)) for a, b in names)
-
-
-def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
-    """Write to a temporary name beside the file, then rename."""
-    part = path.with_name(f".{uuid.uuid4().hex[:8]}.{path.name}")
-    try:
-        write(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
-
-
-def _save(folder: Path | None, low: int, high: int, values: Any, guess: Any, states: list[dict[str, Tensor]]) -> None:
-    if folder is None:
-        return
-    if any(states):
-        write_whole(folder / f"models_{low}_{high}.pt", lambda part: torch.save(states, part))
-
-    def write(part: Path) -> None:
-        with part.open("wb") as file:
-            np.savez(file, outputs=values, predictions=guess)
-
-    write_whole(folder / f"chunk_{low}_{high}.npz", write)
-
-
-def _load(folder: Path | None, low: int, high: int, tests: int, states: bool) -> Any:
-    if folder is None:
-        return None
-    path, weights = folder / f"chunk_{low}_{high}.npz", folder / f"models_{low}_{high}.pt"
-    if not path.exists() or (states and not weights.exists()):
-        return None
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            values, guess = file["outputs"], file["predictions"]
-    except (OSError, ValueError, KeyError) as error:
-        warnings.warn(f"{path} cannot be read ({error}); its models are trained again", stacklevel=2)
-        return None
-    if values.shape != (high - low, tests):
-        raise CheckpointMismatch(f"{path} has shape {values.shape}, expected {(high - low, tests)}; remove it")
-    kept = torch.load(weights, weights_only=True) if states else []
-    return values, guess, kept
 
 
 def train_many(
@@ -536,15 +385,3 @@ def train_many(
         model.load_state_dict(state)
         models.append(model.eval())
     return models
-
-
-__all__ = [
-    "Cost",
-    "GroundTruth",
-    "RetrainingFarm",
-    "bootstrap_subsets",
-    "coin_subsets",
-    "leave_out",
-    "random_subsets",
-    "train_many",
-]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from assay.attribution.chunks import write_whole
 from assay.attribution.comparison import Comparison
 from assay.attribution.errors import AttributionError, ShapeMismatch
-from assay.attribution.farm import write_whole
 from assay.attribution.plots import as_images
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -160,12 +160,13 @@ def write_report(
                 f"<br>normalised {result.normalized:.2f}</small></td>"
             )
         parts.append(f'<td class="n">{means[method]:.1f}</td></tr>')
-    parts.append("</table><h2>Who is best, and who cannot be told from it</h2><ul>")
+    parts.append(
+        "</table><h2>Who is best, and who cannot be told from it</h2>"
+        "<p>Paired bootstrap over the test rows, at 5 % for all pairs of methods of a metric together (Holm).</p><ul>"
+    )
     for metric, first in winners.items():
         same = found.indistinct(metric)[1:]
-        tail = (
-            f"; not told apart at 5 %: {', '.join(map(html.escape, same))}" if same else "; all others are worse at 5 %"
-        )
+        tail = f"; not told apart: {', '.join(map(html.escape, same))}" if same else "; all others are worse"
         parts.append(f"<li>{html.escape(metric)}: {html.escape(first)}{tail}</li>")
     parts.append("</ul>")
     figures: list[Figure] = [plot_comparison(found).figure]

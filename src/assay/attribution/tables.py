@@ -19,12 +19,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
+from assay.attribution.chunks import write_whole
 from assay.attribution.errors import AttributionError, ShapeMismatch
-from assay.attribution.farm import RetrainingFarm, write_whole
+from assay.attribution.farm import RetrainingFarm
 from assay.attribution.fitting import FitSpec, as_tensors, fit_one
 from assay.attribution.formats import TableData
 from assay.attribution.methods import EKFAC, GradCos, Influence, KNNShapley
 from assay.attribution.models import ModelSpec
+from assay.attribution.subsets import leave_out
 
 WAYS = ("combined", "out-of-fold", "self-influence", "ekfac", "gradcos", "knn")
 
@@ -161,8 +163,6 @@ def _out_of_fold(
     groups: list[np.ndarray] = []
     for _ in range(repeats):
         groups += np.array_split(_balanced_order(y, spec.task, rng), folds)
-    from assay.attribution.farm import leave_out
-
     subsets = leave_out(n, groups)  # type: ignore[arg-type]
     farm = RetrainingFarm(model, spec, model_seed=seed)
     truth = farm.run(X, y, X, y, subsets=subsets, report=report)

@@ -14,8 +14,9 @@ from jaxtyping import Float
 from sklearn.base import clone
 
 from assay.attribution.errors import AttributionError, NotFitted, UnsupportedModel
-from assay.attribution.farm import RetrainingFarm, bootstrap_subsets, coin_subsets, leave_out, random_subsets
+from assay.attribution.farm import RetrainingFarm
 from assay.attribution.methods.base import Attributor
+from assay.attribution.subsets import bootstrap_subsets, coin_subsets, leave_out, random_subsets
 
 
 def _labels_for(farm: RetrainingFarm, X: Any, targets: Any) -> Any:

@@ -11,9 +11,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import kendalltau, rankdata
 
+from assay.attribution.chunks import GroundTruth
 from assay.attribution.errors import AttributionError, ConstantOutput, ConstantOutputWarning, ShapeMismatch
-from assay.attribution.farm import GroundTruth, RetrainingFarm, leave_out
+from assay.attribution.farm import RetrainingFarm
 from assay.attribution.metrics.result import MetricResult, as_matrix, check_rows, from_rows
+from assay.attribution.subsets import leave_out
 
 
 def rank_correlation(a: Any, b: Any, kind: str = "spearman") -> Float[np.ndarray, " rows"]:

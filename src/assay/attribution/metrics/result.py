@@ -170,6 +170,55 @@ def paired_test(a: MetricResult, b: MetricResult, replicates: int = 10_000, seed
     return PairedTest(float(gaps.mean()), (float(low), float(high)), float(np.clip(p, 1 / replicates, 1)), len(gaps))
 
 
+def paired_p_values(
+    results: Sequence[MetricResult], replicates: int = 10_000, seed: int = 0
+) -> dict[tuple[int, int], float]:
+    """Two-sided p-values of all pairs of results of one metric, from one set of resampled test rows.
+
+    Pairs whose rows are not the same in number, or have none in common, are left out. The least p-value that can come
+    out is ``1 / replicates``; take more replicates than there are pairs over the level.
+    """
+    found: dict[tuple[int, int], float] = {}
+    first = results[0].per_sample
+    used = ~np.isnan(first)
+    same = [len(r.per_sample) == len(first) and (~np.isnan(r.per_sample) == used).all() for r in results]
+    values = np.stack([r.per_sample[used] for r, fine in zip(results, same, strict=True) if fine])
+    place = np.cumsum(same) - 1
+    draws = np.empty((replicates, len(values)))
+    rng = np.random.default_rng(seed)
+    step = max(1, 1_000_000 // values.shape[1])
+    for low in range(0, replicates, step):
+        rows = min(step, replicates - low)
+        index = rng.integers(0, values.shape[1], (rows, values.shape[1]))
+        index += values.shape[1] * np.arange(rows)[:, None]
+        counts = np.bincount(index.ravel(), minlength=rows * values.shape[1]).reshape(rows, -1)
+        draws[low : low + rows] = counts @ values.T
+    for i, a in enumerate(results):
+        for j in range(i + 1, len(results)):
+            b = results[j]
+            if same[i] and same[j]:
+                gap = draws[:, place[i]] - draws[:, place[j]]
+                p = 2 * min((gap <= 0).mean(), (gap >= 0).mean())
+                found[i, j] = float(np.clip(p, 1 / replicates, 1))
+            elif len(a.per_sample) == len(b.per_sample) and not np.isnan(a.per_sample - b.per_sample).all():
+                found[i, j] = paired_test(a, b, replicates, seed).p_value
+    return found
+
+
+def holm(p_values: Any) -> Float[np.ndarray, " k"]:
+    """p-values adjusted for their number by Holm's step-down method (Holm, 1979).
+
+    >>> holm([0.04, 0.01, 0.02]).round(3).tolist()
+    [0.04, 0.03, 0.04]
+    """
+    p = np.asarray(p_values, dtype=float)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    out = np.empty_like(p)
+    out[order] = np.minimum(stepped, 1)
+    return out
+
+
 def as_matrix(scores: Any, X_test: Any = None, targets: Any = None, *, n_train: int | None = None) -> np.ndarray:
     """A (T, N) matrix, or what an attributor says about test rows.
 
