@@ -10,7 +10,10 @@ cache-sized piece, without a table of signs to read for every element:
   one and the same stretch of all blocks may.
 * ``B`` sees that. It looks at a block as 32 rows of 256 and adds the rows up with fixed signs, whose sum is 6 (that of
   32 random ones is 5.7 in the mean square): an error that repeats in every row, whatever its form, shows at 1.06 times
-  its size. The 256 sums of each block then have a sign and a bucket that change from block to block.
+  its size. The 256 sums of each block have signs of their own.
+
+The sums of both have a random sign and a bucket each: the column in rows of 257, so that no gather is needed and what
+repeats every 256 places comes to lie in different buckets.
 
 The larger of the two estimates counts.
 """
@@ -22,6 +25,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +39,7 @@ BUCKETS = 256
 BLOCK = 8192
 STRETCH = 128  # A: elements under one sign
 ROWS = BLOCK // BUCKETS  # B: rows of a block
+WIDE = BUCKETS + 1  # what repeats every 256 places goes to different buckets in rows of 257
 TURN = 7919  # B: so many sums are held; the following ones are added to them with another sign
 _PIECE = 16 * BLOCK
 _LEAST = 4 * BLOCK  # below this, matrix products are slower than for a piece filled up with zeros
@@ -71,24 +76,17 @@ def _row_signs(which: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _buckets_a(which: int) -> tuple[Tensor, Tensor, np.ndarray]:
-    """Places of A's sums in the order of buckets (32 in each), their signs in that order, bucket of each place."""
-    order = np.argsort(_table()[1][(np.arange(BLOCK) + 5003 * which) % _TABLE], kind="stable")
-    bucket = np.empty(BLOCK, np.int64)
-    bucket[order] = np.arange(BLOCK) // (BLOCK // BUCKETS)
-    return torch.from_numpy(order), torch.from_numpy(_signs(which, 16, 0, BLOCK)[order]), bucket
+def _place_signs(which: int, row: int) -> Tensor:
+    """Signs of the first level's sums, zero for what fills up the last row. [rows, WIDE]"""
+    n = (BLOCK, TURN)[row]
+    signs = np.zeros(-(-n // WIDE) * WIDE)
+    signs[:n] = _signs(which, 16 + row, 0, n)
+    return torch.from_numpy(signs.reshape(-1, WIDE))
 
 
-@lru_cache(maxsize=64)
-def _buckets_b(which: int) -> tuple[Tensor, Tensor, np.ndarray]:
-    """As for A; each 256 places in a row have all buckets, in an order that is turned from one to the next."""
-    padded = -(-TURN // BUCKETS) * BUCKETS
-    within = np.argsort(_table()[3][(np.arange(BUCKETS) + 7001 * which) % _TABLE], kind="stable")
-    turn = _table()[0][(np.arange(padded // BUCKETS) + 6007 * which) % _TABLE]
-    bucket = ((within[None, :] + turn[:, None]) % BUCKETS).reshape(-1)
-    order = np.argsort(bucket, kind="stable")
-    signs = np.where(order < TURN, _signs(which, 17, 0, padded)[order], 0.0)
-    return torch.from_numpy(np.minimum(order, TURN - 1)), torch.from_numpy(signs), bucket[:TURN]
+def _bucket(place: np.ndarray) -> np.ndarray:
+    """Bucket of a place among the sums: its column in rows of 257, the last of which shares the first bucket."""
+    return place % WIDE % BUCKETS
 
 
 @dataclass
@@ -152,8 +150,8 @@ class _Accumulator:
 
     def __init__(self, which: int, device: torch.device) -> None:
         self.which, self.device = which, device
-        self.a = torch.zeros(BLOCK // STRETCH, 1, STRETCH, dtype=torch.float64, device=device)
-        self.b = torch.zeros(TURN, dtype=torch.float64, device=device)
+        self.sums = [_scratch(device, f"sums {row}", _place_signs(which, row).numel()).zero_() for row in range(2)]
+        self.a = self.sums[0][:BLOCK].view(BLOCK // STRETCH, 1, STRETCH)
         self.rows = _row_signs(which).to(device)
 
     def add(self, wide: Tensor, block: int) -> None:
@@ -161,20 +159,20 @@ class _Accumulator:
         blocks = wide.numel() // BLOCK
         signs = _stretch_signs(self.which, block, blocks).to(self.device)
         self.a.baddbmm_(signs, wide.view(blocks, -1, STRETCH).transpose(0, 1))
-        sums = torch.matmul(self.rows, wide.view(blocks, ROWS, BUCKETS)).view(-1)
+        sums = torch.bmm(self.rows.expand(blocks, 1, ROWS), wide.view(blocks, ROWS, BUCKETS)).view(-1)
         position, n = 0, sums.numel()
         while position < n:
             turn, at = divmod(block * BUCKETS + position, TURN)
             size = min(TURN - at, n - position)
-            self.b[at : at + size].add_(sums[position : position + size], alpha=_turn_sign(self.which, turn))
+            self.sums[1][at : at + size].add_(sums[position : position + size], alpha=_turn_sign(self.which, turn))
             position += size
 
     def result(self) -> Tensor:
         made = []
-        for sums, (order, signs, _) in ((self.a.view(-1), _buckets_a(self.which)), (self.b, _buckets_b(self.which))):
-            made.append(
-                sums.index_select(0, order.to(self.device)).mul_(signs.to(self.device)).view(BUCKETS, -1).sum(1)
-            )
+        for row, sums in enumerate(self.sums):
+            columns = sums.view(-1, WIDE).mul_(_place_signs(self.which, row).to(self.device)).sum(0)
+            columns[0] += columns[BUCKETS]
+            made.append(columns[:BUCKETS])
         return torch.stack(made).cpu()
 
 
@@ -192,28 +190,26 @@ def _places(which: int, index: Index) -> list[Tensor]:
     flat = index.flat_indices()
     block, at = np.divmod(flat[flat >= 0], BLOCK)
     count = int(block.max()) + 1 if len(block) else 1
-    _, _, bucket = _buckets_a(which)
     own = (
         _signs(which, 16, 0, BLOCK)[at]
         * _signs(which, 0, 0, count * (BLOCK // STRETCH))[block * (BLOCK // STRETCH) + at // STRETCH]
     )
-    made = [torch.from_numpy(bucket[at] + BUCKETS * (own < 0))]
+    made = [torch.from_numpy(_bucket(at) + BUCKETS * (own < 0))]
     turn, place = np.divmod(block * BUCKETS + at % BUCKETS, TURN)
-    _, _, bucket = _buckets_b(which)
     own = _row_signs(which)[0].numpy()[at // BUCKETS] * _signs(which, 17, 0, TURN)[place]
     own *= _signs(which, 5, 0, int(turn.max(initial=0)) + 1)[turn]
-    return [*made, torch.from_numpy(bucket[place] + BUCKETS * (own < 0))]
+    return [*made, torch.from_numpy(_bucket(place) + BUCKETS * (own < 0))]
 
 
 _local = threading.local()
 
 
-def _scratch(device: torch.device) -> Tensor:
-    """Room for one piece, of this thread."""
-    held: dict[torch.device, Tensor] = _local.__dict__.setdefault("held", {})
-    if device not in held:
-        held[device] = torch.empty(_PIECE, dtype=torch.float64, device=device)
-    return held[device]
+def _scratch(device: torch.device, what: str, n: int) -> Tensor:
+    """Room for so many numbers, of this thread."""
+    held: dict[Any, Tensor] = _local.__dict__.setdefault("held", {})
+    if (device, what) not in held:
+        held[device, what] = torch.empty(n, dtype=torch.float64, device=device)
+    return held[device, what]
 
 
 def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Digest:
@@ -260,7 +256,7 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
     box = _Accumulator(seed, flat.device) if runs else None
     places = [] if runs or index is None else _places(seed, index)
     signed = torch.zeros(2, 2 * BUCKETS, dtype=torch.float64, device=flat.device)
-    scratch = _scratch(flat.device)
+    scratch = _scratch(flat.device, "piece", _PIECE)
     square = total = 0.0
     low, high = float("inf"), float("-inf")
     position = 0
