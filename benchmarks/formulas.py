@@ -2,6 +2,9 @@
 
     make bench FIELD=formulas
     .venv/bin/python benchmarks/formulas.py formats      dense against plain context, two small trainings
+    .venv/bin/python benchmarks/formulas.py coverage     what each context strategy holds, at four budgets
+    .venv/bin/python benchmarks/formulas.py kinds        the cascade on kinds of sheets that its corpus lacks
+    .venv/bin/python benchmarks/formulas.py parsers      (or growth) one part of the race
 
 Parsers read every fourth formula of the 62 public workbooks in file-name order (6,000 of them), without a memo, each
 side in the same run: formulas (`Parser().ast`) and formualizer (`parse`) in an environment of their own, whose times
@@ -35,14 +38,29 @@ import numpy as np
 from openpyxl.formula import Tokenizer
 
 from assay.core.errors import DataError
-from assay.formulas import Cascade, CellRef, Engine, Workbook, build_tasks, make_workbooks, strategy, task_at
-from assay.formulas.data import FILES, SOURCES
+from assay.formulas import (
+    Aggregate,
+    Cascade,
+    CellRef,
+    Engine,
+    Neighbour,
+    Retrieval,
+    Workbook,
+    build_tasks,
+    coverage,
+    make_workbooks,
+    strategy,
+    task_at,
+)
+from assay.formulas.data import FILES, SOURCES, poi_workbooks
+from assay.formulas.generator import KINDS
 from assay.formulas.grammar.parser import parse_tree
 from assay.formulas.regions import sheet_map
 from assay.formulas.runs import judged
 from assay.formulas.systems.base import Suggestion
 from assay.formulas.tasks import Task
-from assay.formulas.workbook.model import NUMBER, TEXT, Sheet, Store, Style
+from assay.formulas.workbook.model import Sheet
+from assay.formulas.workbook.store import NUMBER, TEXT, Store, Style
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "build" / "peers" / "formulas"
@@ -285,8 +303,34 @@ def formats() -> None:
         print(f"{fmt}: {len(tasks)} tasks, {seconds:.0f} s, right on {right:.1%} of {len(held)} fresh tasks")
 
 
+def covered() -> None:
+    """The bound of what can be right for each context strategy and budget, on the public workbooks."""
+    tasks = build_tasks(poi_workbooks(), 500, "fresh", abstain=0)
+    names, budgets = ["dense", "window", "compressed", "oracle"], [128, 256, 512, 1024]
+    rows = {(r.strategy, r.budget): r.coverage for r in coverage(tasks, names, budgets)}
+    print(f"coverage of {len(tasks)} fresh tasks at {', '.join(map(str, budgets))} tokens")
+    for name in names:
+        print(f"{name}: " + ", ".join(f"{rows[name, budget]:.3f}" for budget in budgets))
+
+
+def kinds() -> None:
+    """Fresh tasks of each kind of made workbook, in unseen words, with a corpus that holds no workbook of that kind."""
+    engine, every = Engine(), []
+    for kind in KINDS:
+        others = tuple(k for k in KINDS if k != kind)
+        retrieval = Retrieval(make_workbooks(60, 9_001, others))
+        system = Cascade([Neighbour(), Aggregate(), retrieval])
+        tasks = build_tasks(make_workbooks(8, 13, (kind,), "unseen"), 30, "fresh", seed=13)
+        results = [judged(t, "cascade", system.suggest(t, 1), 0.0, engine, copies=4) for t in tasks]
+        every += results
+        print(f"{kind}: right on {sum(r.top1 for r in results)} of {len(results)}")
+    print(f"cascade on kinds of sheets that the corpus lacks: {sum(r.top1 for r in every) / len(every):.1%}")
+
+
+PARTS = {"formats": formats, "growth": growth, "parsers": parsers, "coverage": covered, "kinds": kinds}
+
 if __name__ == "__main__":
-    for name, part in (("formats", formats), ("growth", growth), ("parsers", parsers)):
+    for name, part in PARTS.items():
         if name in sys.argv:
             part()
             sys.exit()

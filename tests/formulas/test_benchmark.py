@@ -53,8 +53,9 @@ def test_quick_has_a_baseline_and_three_methods():
 
 def test_missing_data_and_endpoints_are_skipped_with_a_reason(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_DATA_DIR", str(tmp_path / "nothing"))
-    for name in ("ASSAY_LLM_BASE_URL", "ASSAY_LLM_MODEL", "OPENAI_BASE_URL", "ASSAY_FORMULAS_MODEL"):
+    for name in ("ASSAY_LLM_BASE_URL", "ASSAY_LLM_MODEL", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ASSAY_FORMULAS_MODEL", str(tmp_path / "none.pt"))
     benchmark.tasks["public-small-extend"].forget()
     found = benchmark.run(
         ["public-small-extend", "made-extend"],

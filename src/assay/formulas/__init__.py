@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from assay.formulas.context import STRATEGIES, Context, Coverage, coverage, strategy
     from assay.formulas.endpoint import Endpoint
     from assay.formulas.evaluate import Engine, Unsupported
-    from assay.formulas.execute import Judge, Verdict, recalculated, same_value, stale_cells
+    from assay.formulas.execute import Judge, Verdict, same_value
     from assay.formulas.failures import describe, explain_failures
     from assay.formulas.generator import make_workbook, make_workbooks, write_xlsx
     from assay.formulas.intent import intent_cells, load_annotations
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         load_spreadsheetbench,
     )
     from assay.formulas.metrics import keystrokes_saved, likeness, paired_difference, precision_recall, summarise
+    from assay.formulas.recalculate import recalculated, stale_cells
     from assay.formulas.runs import judged, run, score
     from assay.formulas.suggest import Advice, suggest_file, write_copy
     from assay.formulas.systems import Aggregate, Cascade, Neighbour, Suggestion, System
@@ -64,7 +65,8 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("STRATEGIES", "Context", "Coverage", "coverage", "strategy"), "context"),
     "Endpoint": "endpoint",
     **dict.fromkeys(("Engine", "Unsupported"), "evaluate"),
-    **dict.fromkeys(("Judge", "Verdict", "recalculated", "same_value", "stale_cells"), "execute"),
+    **dict.fromkeys(("Judge", "Verdict", "same_value"), "execute"),
+    **dict.fromkeys(("recalculated", "stale_cells"), "recalculate"),
     **dict.fromkeys(("describe", "explain_failures"), "failures"),
     **dict.fromkeys(("make_workbook", "make_workbooks", "write_xlsx"), "generator"),
     **dict.fromkeys(("intent_cells", "load_annotations"), "intent"),

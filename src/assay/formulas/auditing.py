@@ -17,7 +17,8 @@ from assay.formulas.grammar.nodes import Call, Ref
 from assay.formulas.regions import formula_blocks, label_left
 from assay.formulas.systems.words import asked
 from assay.formulas.tasks import workbook_files
-from assay.formulas.workbook.model import NUMBER, TEXT, WIDTH, Sheet, Workbook
+from assay.formulas.workbook.model import Sheet, Workbook
+from assay.formulas.workbook.store import NUMBER, TEXT, WIDTH
 
 KINDS = {
     "outlier in block": "a formula that differs from the copies on both sides of it",

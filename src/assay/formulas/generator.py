@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from assay.formulas.errors import FormulaError
-from assay.formulas.execute import recalculated
 from assay.formulas.grammar import column_name
+from assay.formulas.recalculate import recalculated
 from assay.formulas.vocabulary import VOCABULARIES, Vocabulary
-from assay.formulas.workbook.model import Style, Workbook
+from assay.formulas.workbook.model import Workbook
+from assay.formulas.workbook.store import Style
 
 BOLD, MONEY, PERCENT, HEAD = (
     Style(bold=True),

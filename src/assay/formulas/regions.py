@@ -14,7 +14,8 @@ from jaxtyping import Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from assay.formulas.workbook.model import BOOL, ERROR, NUMBER, TEXT, WIDTH, CellArrays, Sheet, Workbook
+from assay.formulas.workbook.model import Sheet, Workbook
+from assay.formulas.workbook.store import BOOL, ERROR, NUMBER, TEXT, WIDTH, CellArrays
 
 HEADER_ROWS = 3
 _FORMATS = {"": 0, "%": 1, "$": 2, "d": 3}

@@ -14,8 +14,8 @@ from pathlib import Path
 from assay.formulas.errors import CellRefError, CircularReference, FormulaError, WorkbookError, WouldLoseContent
 from assay.formulas.evaluate import Engine, Unsupported
 from assay.formulas.evaluate.core import Value
-from assay.formulas.execute import recalculated
 from assay.formulas.grammar import CellRef, parse, parse_area
+from assay.formulas.recalculate import recalculated
 from assay.formulas.systems.base import Suggestion, System, referred_filled
 from assay.formulas.systems.cascade import Cascade
 from assay.formulas.tasks import Task

@@ -12,7 +12,8 @@ from assay.formulas.grammar.printer import a1, text_of
 from assay.formulas.regions import KEY_HEADER, sheet_map
 from assay.formulas.tasks import Task
 from assay.formulas.tokens import Counter
-from assay.formulas.workbook.model import Cell, Sheet
+from assay.formulas.workbook.model import Sheet
+from assay.formulas.workbook.store import Cell
 from assay.formulas.workbook.values import ErrorValue, Value, date_from_serial, number_text
 
 MAX_TEXT = 60

@@ -8,7 +8,6 @@ from typing import Any
 from assay.formulas.errors import CellRefError, CircularReference, FormulaError, StepLimit, UnsupportedFunction
 from assay.formulas.evaluate.core import (
     ABSENT,
-    DIV0,
     FUNCTIONS,
     NA,
     NAME_ERROR,
@@ -21,13 +20,10 @@ from assay.formulas.evaluate.core import (
     Grid,
     Lambda,
     Value,
-    compare,
     fail,
-    finite,
     to_number,
-    to_text,
 )
-from assay.formulas.evaluate.functions.maths import power
+from assay.formulas.evaluate.operators import OPERATORS, constant, intersected, spanned
 from assay.formulas.grammar import CellRef, Formula, parse
 from assay.formulas.grammar.nodes import (
     Apply,
@@ -265,12 +261,12 @@ class Evaluator:
     def _binary(self, node: Binary, ctx: Context) -> Any:
         op = node.op
         if op == ":":
-            return _spanned(self.reference(node.left, ctx), self.reference(node.right, ctx))
+            return spanned(self.reference(node.left, ctx), self.reference(node.right, ctx))
         if op == " ":
-            return _intersected(self.reference(node.left, ctx), self.reference(node.right, ctx))
+            return intersected(self.reference(node.left, ctx), self.reference(node.right, ctx))
         if op == ",":
             raise UnsupportedFunction("a union of ranges")
-        compute = _OPERATORS[op]
+        compute = OPERATORS[op]
         left, right = self.lifted(node.left, ctx), self.lifted(node.right, ctx)
         if isinstance(left, list) or isinstance(right, list):
             return self.broadcast(compute, [left, right])
@@ -306,7 +302,7 @@ class Evaluator:
         return to_number(found) / 100
 
     def _array(self, node: Array, ctx: Context) -> Grid:
-        return [[_constant(x) for x in row] for row in node.rows]
+        return [[constant(x) for x in row] for row in node.rows]
 
     def _ref(self, node: Ref, ctx: Context) -> Area:
         if node.book is not None and node.book != "0":
@@ -460,65 +456,6 @@ class Evaluator:
         if not isinstance(made, Lambda):
             fail(REF)
         return self.call_lambda(made, [self.node(a, ctx) for a in node.args], ctx)
-
-
-def _spanned(a: Area, b: Area) -> Area:
-    if a.sheets != b.sheets:
-        fail(VALUE)
-    return Area(a.sheets, min(a.row1, b.row1), min(a.col1, b.col1), max(a.row2, b.row2), max(a.col2, b.col2), a.source)
-
-
-def _intersected(a: Area, b: Area) -> Area:
-    if a.sheets != b.sheets:
-        fail(VALUE)
-    row1, col1 = max(a.row1, b.row1), max(a.col1, b.col1)
-    row2, col2 = min(a.row2, b.row2), min(a.col2, b.col2)
-    if row1 > row2 or col1 > col2:
-        fail(ErrorValue("#NULL!"))
-    return Area(a.sheets, row1, col1, row2, col2, a.source)
-
-
-def _constant(node: Node) -> Value:
-    match node:
-        case Number() | String() | Bool():
-            return node.value
-        case ErrorLiteral():
-            return ErrorValue(node.kind)
-        case Unary(op=op, operand=Number(value=value)):
-            return -value if op == "-" else value
-    raise UnsupportedFunction("an array of this kind")
-
-
-def _divided(a: Value, b: Value) -> float:
-    x, y = to_number(a), to_number(b)
-    return finite(x / y) if y else fail(DIV0)
-
-
-def _added(a: Value, b: Value) -> float:
-    x, y = to_number(a), to_number(b)
-    total = x + y
-    # a difference far below the last digit that a cell keeps is shown as 0
-    return 0.0 if total and abs(total) < 3e-16 * abs(x) else finite(total)
-
-
-def _subtracted(a: Value, b: Value) -> float:
-    return _added(a, -to_number(b))
-
-
-_OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
-    "+": _added,
-    "-": _subtracted,
-    "*": lambda a, b: finite(to_number(a) * to_number(b)),
-    "/": _divided,
-    "^": lambda a, b: power(to_number(a), to_number(b)),
-    "&": lambda a, b: to_text(a) + to_text(b),
-    "=": lambda a, b: compare(a, b) == 0,
-    "<>": lambda a, b: compare(a, b) != 0,
-    "<": lambda a, b: compare(a, b) < 0,
-    ">": lambda a, b: compare(a, b) > 0,
-    "<=": lambda a, b: compare(a, b) <= 0,
-    ">=": lambda a, b: compare(a, b) >= 0,
-}
 
 
 def _error(run: Evaluator, node: ErrorLiteral, ctx: Context) -> Any:

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import numpy as np
 
 from assay.formulas.grammar import MAX_COL, MAX_ROW, quote_sheet
-from assay.formulas.workbook.model import WIDTH, Sheet, Store, Style, Workbook, kind_of
+from assay.formulas.workbook.model import Sheet, Workbook
 from assay.formulas.workbook.reading import limit_error, parts_of
+from assay.formulas.workbook.store import WIDTH, Store, Style, kind_of
 from assay.formulas.workbook.values import ErrorValue, Value, serial_from_iso
 
 _NS = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from assay.formulas.errors import FormulaError
 from assay.formulas.grammar import CellRef, Formula, parse
 from assay.formulas.grammar.nodes import Name, Node, Ref, StructuredRef, plain_function
-from assay.formulas.workbook.model import Table, Workbook
+from assay.formulas.workbook.model import Workbook
+from assay.formulas.workbook.store import Table
 from assay.formulas.workbook.values import NAME, REF, VALUE, ErrorValue
 
 

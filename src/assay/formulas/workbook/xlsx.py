@@ -29,8 +29,9 @@ from openpyxl.xml.functions import fromstring, iterparse
 
 from assay.formulas.errors import FormulaError, WorkbookError
 from assay.formulas.grammar import MAX_COL, MAX_ROW, CellRef, parse, parse_address, parse_area
-from assay.formulas.workbook.model import BOOL, ERROR, NUMBER, TEXT, WIDTH, Sheet, Store, Style, Table, Workbook
+from assay.formulas.workbook.model import Sheet, Workbook
 from assay.formulas.workbook.reading import limit_error, parts_of, style_letter
+from assay.formulas.workbook.store import BOOL, ERROR, NUMBER, TEXT, WIDTH, Store, Style, Table
 from assay.formulas.workbook.values import ErrorValue, Value, serial_from_iso
 
 
