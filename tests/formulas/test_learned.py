@@ -112,7 +112,7 @@ def test_training_learns_and_a_model_survives_its_file(tasks, tmp_path):
 
 
 def test_weights_of_the_package_write_formulas_in_words_they_never_saw(monkeypatch):
-    """Trained on the ordinary vocabulary (`assay formulas train`); the benchmark task ``unseen-fresh`` says how well."""
+    """Trained on the ordinary vocabulary (`assay formulas train`); the task ``unseen-fresh`` says how well."""
     monkeypatch.delenv("ASSAY_FORMULAS_MODEL", raising=False)
     system = SketchPointer()
     assert sum(p.numel() for p in system.net.parameters()) > 1_000_000
