@@ -18,6 +18,7 @@ from assay.difftest import (
     gather_state,
     generate,
     grouped_qkv,
+    relative_error,
     replay_tolerance,
     scatter_state,
     theory_tolerance,
@@ -145,3 +146,28 @@ def test_the_loss_monitor_needs_more_than_one_odd_step():
     assert monitor.alarm(jump) is None
     jump[50:60] += 1.0
     assert monitor.alarm(jump) == 4
+
+
+def test_the_loss_of_the_reference_is_better_than_what_it_judges():
+    """At logits of 28, torch's cross entropy is itself off by several eps where the label's share is near 1."""
+    from torch.nn import functional as F
+
+    from assay.difftest.testbed.gpt import Loss
+
+    labels = torch.arange(64).reshape(1, 64)
+    logits = generate("logits", (1, 64, 509)) * 2
+    logits[0, range(64), range(64)] = 24 + 4 * torch.linspace(0, 1, 64)
+
+    def gradient(loss, x):
+        x = x.clone().requires_grad_()
+        loss(x).sum().backward()
+        return x.grad
+
+    def torchs(x):
+        return F.cross_entropy(x.flatten(0, 1), labels.flatten(), reduction="none", label_smoothing=0.1)
+
+    truth = gradient(torchs, logits.double())
+    eps = 2.0**-23
+    assert relative_error(truth, gradient(lambda x: Loss(0.1)(x, labels), logits)) < 1.5 * eps
+    assert relative_error(truth, gradient(torchs, logits)) > 3 * eps
+    assert torch.allclose(Loss(0.1)(logits, labels).flatten().double(), torchs(logits.double()), rtol=1e-6)
