@@ -149,14 +149,14 @@ def test_the_loss_monitor_needs_more_than_one_odd_step():
 
 
 def test_the_loss_of_the_reference_is_better_than_what_it_judges():
-    """At logits of 28, torch's cross entropy is itself off by several eps where the label's share is near 1."""
+    """At logits of 28, torch's cross entropy is itself off by several eps where a share is near 1."""
     from torch.nn import functional as F
 
     from assay.difftest.testbed.gpt import Loss
 
     labels = torch.arange(64).reshape(1, 64)
     logits = generate("logits", (1, 64, 509)) * 2
-    logits[0, range(64), range(64)] = 24 + 4 * torch.linspace(0, 1, 64)
+    logits[0, range(64), range(64, 128)] = 24 + 4 * torch.linspace(0, 1, 64)  # sure, and wrong
 
     def gradient(loss, x):
         x = x.clone().requires_grad_()
