@@ -23,6 +23,7 @@ from assay.formulas.grammar import same_formula
 from assay.formulas.runs import judged
 from assay.formulas.systems.adapting import Place
 from assay.formulas.systems.aggregate import Aggregate
+from assay.formulas.systems.calibrate import fit_results
 from assay.formulas.systems.cascade import Cascade
 from assay.formulas.systems.joint import Joint, evidence, fit_joint, load_joint, save_joint
 from assay.formulas.systems.retrieval import Retrieval
@@ -109,24 +110,24 @@ def test_references_are_found_without_their_words():
 def test_evidence_holds_what_each_system_says():
     formulas, rows = evidence({"a": {"X": 0.9, "Y": 0.4}, "b": {"Y": 0.5}}, ["a", "b"], True)
     assert formulas == ["X", "Y"]
-    np.testing.assert_allclose(rows[1], [0.4, 1, 0, 0.9, 0.16, 0, 0.5, 1, 1, 0, 0.25, 0.5, 1, 1])
+    odds = np.log([0.4 / 0.6, 9, 1, 0.02 / 0.98])
+    np.testing.assert_allclose(rows[1], [odds[0], odds[1], 1, 0, odds[2], odds[3], 1, 1, 1, 1])
 
 
 def test_joint_weights_learn_who_is_right_and_survive_their_file(tmp_path):
     tasks = build_tasks(make_workbooks(12, 22, vocabulary="calibration"), 40, "extend", seed=22)
     systems, engine = [Neighbour(), Aggregate()], Engine()
     results = [judged(t, s.name, s.suggest(t, 3), 0.0, engine, copies=2) for t in tasks for s in systems]
-    joint = fit_joint(results, tasks, ["neighbour", "aggregate"])
-    assert joint.knows(["neighbour"]) and joint.knows(["neighbour", "aggregate"]) and not joint.knows(["aggregate"])
+    joint = fit_joint(results, tasks, ["neighbour", "aggregate"], fit_results(results, tasks))
+    assert joint.knows(["neighbour", "aggregate"]) and not joint.knows(["neighbour"])
     share = joint({"neighbour": {"X": 0.8}, "aggregate": {"Y": 0.5}}, ["neighbour", "aggregate"], True)
     assert 0 < share["Y"] < share["X"] < 1  # in these tasks a block goes on
     save_joint(joint, tmp_path / "j.json")
     again = load_joint(tmp_path / "j.json")
-    assert again({"neighbour": {"X": 0.8}}, ["neighbour"], True)["X"] == pytest.approx(
-        joint({"neighbour": {"X": 0.8}}, ["neighbour"], True)["X"], abs=1e-3
-    )
+    given = {"neighbour": {"X": 0.8}}, ["neighbour", "aggregate"], True
+    assert again(*given)["X"] == pytest.approx(joint(*given)["X"], abs=1e-3)
     with pytest.raises(FormulaError, match="no result of retrieval"):
-        fit_joint(results, tasks, ["neighbour", "retrieval"])
+        fit_joint(results, tasks, ["neighbour", "retrieval"], {})
     (tmp_path / "j.json").write_text("[]")
     with pytest.raises(TaskFileError, match="joint weights"):
         load_joint(tmp_path / "j.json")
@@ -143,7 +144,7 @@ def test_a_cascade_takes_the_joint_share():
             return [Suggestion(self.formula, self.score, self.name)]
 
     task = build_tasks(make_workbooks(1, 1), 1, "extend", abstain=0)[0]
-    against = Joint({"a b": (-9.0, 0, 0, 0, 0, 0, 9.0, 0, 0, 0, 0, 0, 0.0, 0.0)})
+    against = Joint({"a b": (-9.0, 0, 0, 0, 9.0, 0, 0, 0, 0.0, 0.0)})
     both = [Says("a", "1+1", 0.8), Says("b", "2+2", 0.7)]
     assert Cascade(both, calibration={}).suggest(task)[0].formula == "1+1"
     assert Cascade(both, calibration={}, joint=against).suggest(task)[0].formula == "2+2"

@@ -32,7 +32,7 @@ class Cascade:
         Default: the one of the package, fitted on made workbooks whose words neither the corpus of retrieval nor any
         test uses (`assay formulas calibrate`).
     joint : `Joint`, optional
-        How the scores of several systems go together; where it has no weights for the systems that were asked, the best
+        How the shares of several systems go together; where it has no weights for the systems that were asked, the best
         calibrated share counts. Default: the one of the package, none where a calibration is given.
 
     Raises
@@ -74,7 +74,7 @@ class Cascade:
         """See `System.suggest`; ``parts`` of each suggestion says where the time went."""
         began = time.perf_counter()
         pool: dict[str, Suggestion] = {}
-        scores: dict[str, dict[str, float]] = {}
+        shares: dict[str, dict[str, float]] = {}
         parts: list[tuple[str, float]] = []
         where = situation(task)
         for system in self.systems:
@@ -82,11 +82,11 @@ class Cascade:
             found = system.suggest(task, k)
             parts.append((system.name, (time.perf_counter() - start) * 1000))
             scale = self.calibration.get(f"{system.name}/{where}") or self.calibration.get(system.name)
-            own = scores.setdefault(system.name, {})
+            own = shares.setdefault(system.name, {})
             for suggestion in found:
                 share = scale(suggestion.score) if scale is not None else suggestion.score
                 form = parse(suggestion.formula, task.cell).canonical()
-                own[form] = max(own.get(form, 0.0), suggestion.score)
+                own[form] = max(own.get(form, 0.0), share)
                 old = pool.get(form)
                 if old is None:
                     pool[form] = replace(suggestion, score=share)
@@ -98,8 +98,8 @@ class Cascade:
                         reason=f"{old.reason}; also {suggestion.reason}",
                         evidence=tuple(dict.fromkeys((*old.evidence, *suggestion.evidence))),
                     )
-            if self.joint is not None and self.joint.knows(list(scores)):
-                for form, share in self.joint(scores, list(scores), where == "beside").items():
+            if self.joint is not None and self.joint.knows(list(shares)):
+                for form, share in self.joint(shares, list(shares), where == "beside").items():
                     pool[form] = replace(pool[form], score=share)
             if pool and max(s.score for s in pool.values()) >= self.accept:
                 break

@@ -28,4 +28,5 @@ def fit_default(tasks: Sequence[Task] | None = None, seed: int = 9_800) -> tuple
     chosen = list(tasks) if tasks is not None else validation_tasks(seed)
     with tempfile.TemporaryDirectory() as folder:
         results = run(chosen, [Neighbour(), Aggregate(), Retrieval()], folder, k=3)
-    return fit_results(results, chosen), fit_joint(results, chosen, ["neighbour", "aggregate", "retrieval"])
+    calibrations = fit_results(results, chosen)
+    return calibrations, fit_joint(results, chosen, ["neighbour", "aggregate", "retrieval"], calibrations)

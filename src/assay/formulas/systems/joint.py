@@ -1,4 +1,4 @@
-"""One share for a formula that several systems speak for or against: a logistic regression over their scores.
+"""One share for a formula that several systems speak for or against: a logistic regression over their shares.
 
 A calibration looks at one system. The cascade asks several, and what the others suggest instead says as much as a
 system's own score: a copy of the neighbour is right where nothing else is suggested, and wrong in a total row.
@@ -17,29 +17,36 @@ from jaxtyping import Float
 
 from assay.formulas.errors import FormulaError, TaskFileError
 from assay.formulas.metrics import Result
-from assay.formulas.systems.calibrate import situation
+from assay.formulas.systems.calibrate import Calibration, situation
 from assay.formulas.tasks import Task
 
-Scores = Mapping[str, Mapping[str, float]]
-"""System -> formula (in canonical form) -> score."""
+Shares = Mapping[str, Mapping[str, float]]
+"""System -> formula (in canonical form) -> calibrated share of right ones."""
+_LEAST = 0.02
 
 
-def evidence(scores: Scores, names: Sequence[str], beside: bool) -> tuple[list[str], Float[np.ndarray, "n features"]]:
+def _logit(share: float) -> float:
+    """Log odds; a share of 0 (not suggested) counts as the least."""
+    clipped = min(max(share, _LEAST), 1 - _LEAST)
+    return float(np.log(clipped / (1 - clipped)))
+
+
+def evidence(shares: Shares, names: Sequence[str], beside: bool) -> tuple[list[str], Float[np.ndarray, "n features"]]:
     """Formulas, and for each what every system says of it; then a constant and whether a formula stands beside.
 
-    Of a system: the score, whether there is one, whether it is the first, the best score of another formula, the score
-    squared, the score if it is the first.
+    Of a system: the log odds of its share, those of its best other formula, whether it suggests the formula, and
+    whether first.
     """
-    formulas = list(dict.fromkeys(f for name in names for f in scores.get(name, {})))
-    rows = np.zeros((len(formulas), 6 * len(names) + 2))
+    formulas = list(dict.fromkeys(f for name in names for f in shares.get(name, {})))
+    rows = np.zeros((len(formulas), 4 * len(names) + 2))
     rows[:, -2:] = 1.0, float(beside)
     for j, name in enumerate(names):
-        given = scores.get(name, {})
+        given = shares.get(name, {})
         order = sorted(given.items(), key=lambda item: -item[1])
         for i, formula in enumerate(formulas):
             own = given.get(formula, 0.0)
             other = next((value for text, value in order if text != formula), 0.0)
-            rows[i, 6 * j : 6 * j + 6] = own, own > 0, own > other, other, own * own, own * (own > other)
+            rows[i, 4 * j : 4 * j + 4] = _logit(own), _logit(other), own > 0, own > other
     return formulas, rows
 
 
@@ -61,11 +68,11 @@ class Joint:
         """Whether there are weights for these systems in this order."""
         return " ".join(names) in self.weights
 
-    def __call__(self, scores: Scores, names: Sequence[str], beside: bool) -> dict[str, float]:
-        """Share of right ones among formulas with such scores, by formula."""
-        formulas, rows = evidence(scores, names, beside)
-        shares = 1 / (1 + np.exp(-rows @ np.array(self.weights[" ".join(names)])))
-        return dict(zip(formulas, shares.tolist(), strict=True))
+    def __call__(self, shares: Shares, names: Sequence[str], beside: bool) -> dict[str, float]:
+        """Share of right ones, all systems taken together, by formula."""
+        formulas, rows = evidence(shares, names, beside)
+        together = 1 / (1 + np.exp(-rows @ np.array(self.weights[" ".join(names)])))
+        return dict(zip(formulas, together.tolist(), strict=True))
 
 
 def _logistic(x: Float[np.ndarray, "n features"], y: Float[np.ndarray, " n"], ridge: float = 0.3) -> tuple[float, ...]:
@@ -80,9 +87,11 @@ def _logistic(x: Float[np.ndarray, "n features"], y: Float[np.ndarray, " n"], ri
     return tuple(float(v) for v in w)
 
 
-def fit_joint(results: Sequence[Result], tasks: Sequence[Task], names: Sequence[str]) -> Joint:
+def fit_joint(
+    results: Sequence[Result], tasks: Sequence[Task], names: Sequence[str], calibrations: Mapping[str, Calibration]
+) -> Joint:
     """Fit on the suggestions of every task (all of those where no formula belongs are wrong), for each beginning of
-    the list of systems.
+    the list of at least two systems; one alone is what its calibration is for.
 
     Raises
     ------
@@ -97,19 +106,21 @@ def fit_joint(results: Sequence[Result], tasks: Sequence[Task], names: Sequence[
     by_task: dict[str, dict[str, dict[str, float]]] = {}
     right: set[tuple[str, str]] = set()
     known = {task.id: task for task in tasks}
+    where = {task.id: situation(task) for task in tasks}
     for result in results:
         task = known[result.task]
         for suggestion in result.suggestions:
             form = parse(suggestion["formula"], task.cell).canonical()
             given = by_task.setdefault(task.id, {}).setdefault(result.system, {})
-            given[form] = max(given.get(form, 0.0), suggestion["score"])
+            share = calibrations[f"{result.system}/{where[task.id]}"](suggestion["score"])
+            given[form] = max(given.get(form, 0.0), share)
             if suggestion.get("outcome") == "right" and not task.abstain:
                 right.add((task.id, form))
     weights = {}
-    for count in range(1, len(names) + 1):
+    for count in range(2, len(names) + 1):
         x, y = [], []
-        for name, scores in by_task.items():
-            formulas, rows = evidence(scores, names[:count], situation(known[name]) == "beside")
+        for name, shares in by_task.items():
+            formulas, rows = evidence(shares, names[:count], where[name] == "beside")
             x.append(rows)
             y += [float((name, formula) in right) for formula in formulas]
         weights[" ".join(names[:count])] = _logistic(np.concatenate(x), np.array(y))
