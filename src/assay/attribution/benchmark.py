@@ -265,6 +265,8 @@ def applicable(task: Task, method: Method) -> str | None:
         return f"{method.name} would train a hundred convolutional networks or transformers, minutes for one figure"
     if slow and purpose != "lds" and "costly" in method.tags:
         return f"{method.name} takes minutes on this network; it is judged there by retraining only"
+    if task.params.get("dataset") == "diabetes" and "classes" in method.tags:
+        return f"{method.name} compares classes, and this is a regression"
     if purpose == "randomization" and "retrains" in method.tags:
         return f"{method.name} trains models of its own, so it does not depend on this one"
     if purpose in ("mislabel",) and "no-suspicion" in method.tags:
@@ -371,7 +373,7 @@ def _add_methods() -> None:
         "similarity_input", "methods.Similarity", "cosine of the inputs",
         tags={"classifier", "no-suspicion", "raw-inputs"}, layer="input",
     )  # fmt: skip
-    add("knn_shapley", "methods.KNNShapley", "KNN-Shapley", tags={"classifier", "raw-inputs"})
+    add("knn_shapley", "methods.KNNShapley", "KNN-Shapley", tags={"classifier", "raw-inputs", "classes"})
     add("banzhaf", "methods.BanzhafMSR", "Banzhaf, 100 retrained models", tags={"classifier", "retrains"})
     add("datamodel", "methods.Datamodel", "datamodel, 100 retrained models", tags={"classifier", "retrains"})
     add(

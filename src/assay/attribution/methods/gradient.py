@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -197,15 +198,14 @@ class TracIn(GradDot):
     def _fit(self, model: Any, X: Any, y: Any) -> None:
         self.model_, self.X_, self.y_ = self._open(model, X, y)
         given = self.checkpoints if self.checkpoints is not None else self.checkpoints_
-        own = {k: v.clone() for k, v in self.model_.module.state_dict().items()}
-        self.states_ = [own] if given is None else states_of(given)
+        self.states_: list[dict[str, Tensor] | None] = [None] if given is None else list(states_of(given))
         self.rates_ = [1.0] * len(self.states_) if self.lrs is None else [float(r) for r in self.lrs]
         if len(self.rates_) != len(self.states_):
             raise CheckpointMismatch(f"{len(self.states_)} checkpoints and {len(self.rates_)} learning rates")
         share = self.memory // len(self.states_)
         self.trains_ = []
         for state in self.states_:
-            with self.model_.state(state):
+            with self._at(state):
                 self.trains_.append(TrainGradients(self.model_, self.X_, self.y_, share, bias=self._bias))
         block = min(t.block for t in self.trains_)
         self.train_ = self.trains_[0]
@@ -213,24 +213,32 @@ class TracIn(GradDot):
             for t in self.trains_:
                 t.kept, t.block = None, block
 
+    def _at(self, state: dict[str, Tensor] | None) -> AbstractContextManager[Any]:
+        return nullcontext() if state is None else self.model_.state(state)
+
     def _parts(self, X: Any, targets: Any) -> Iterator[tuple[slice, Tensor]]:
         x, labels = self._questions(X, targets)
         asked = []
         for state in self.states_:
-            with self.model_.state(state):
+            with self._at(state):
                 asked.append(self.model_.gradients(x, labels, of=self.model_.target, bias=self._bias))
         if self.train_.kept is not None:
-            total = torch.zeros(len(x), self.n_train_, dtype=self.model_.dtype, device=x.device)
+            total: Tensor | None = None
             for rate, a, train in zip(self.rates_, asked, self.trains_, strict=True):
                 assert train.kept is not None
-                total += rate * a.dot(train.kept)
-            yield slice(0, self.n_train_), total * self._factor
+                one, rate = a.dot(train.kept), rate * self._factor
+                if total is None:
+                    total = one if rate == 1 else one.mul_(rate)
+                else:
+                    total.add_(one, alpha=rate)
+            assert total is not None
+            yield slice(0, self.n_train_), total
             return
         for low in range(0, self.n_train_, self.train_.block):
             rows = slice(low, min(low + self.train_.block, self.n_train_))
             scores: Tensor | None = None
             for rate, state, a in zip(self.rates_, self.states_, asked, strict=True):
-                with self.model_.state(state):
+                with self._at(state):
                     g = self.model_.gradients(self.X_[rows], self.y_[rows], bias=self._bias)
                 one = rate * a.dot(g)
                 scores = one if scores is None else scores + one
@@ -244,7 +252,7 @@ class TracIn(GradDot):
             targets = self.model_.predicted(self.model_.tensors(X_test)[0])
         out = np.zeros(self.n_train_, dtype=np.float32)
         for rate, state, train in zip(self.rates_, self.states_, self.trains_, strict=True):
-            with self.model_.state(state):
+            with self._at(state):
                 self.train_ = train
                 out += rate * self._set_scores(self._summed(X_test, targets, batch_size))
         self.train_ = self.trains_[0]
@@ -256,7 +264,7 @@ class TracIn(GradDot):
             raise NotFitted(f"{type(self).__name__}: call fit first")
         out = np.zeros(self.n_train_, dtype=np.float32)
         for rate, state, train in zip(self.rates_, self.states_, self.trains_, strict=True):
-            with self.model_.state(state):
+            with self._at(state):
                 out += rate * self._self_scores(train)
         return out
 
