@@ -249,8 +249,8 @@ class Loss(nn.Module):
     """Cross entropy a token, in FP32, label smoothing spread over all classes.
 
     Not torch's: that takes ``exp(x - lse)`` in the backward pass, and where the logits are large (28 here, with a tied
-    head) the rounding of ``lse`` alone makes the gradient wrong by several eps. A reference must be better than that, and no
-    noise at inputs and outputs shows it. With the largest logit taken off first, the error is about 1 eps
+    head) the rounding of ``lse`` alone makes the gradient wrong by several eps. A reference must be better than that,
+    and no noise at inputs and outputs shows it. With the largest logit taken off first, the error is about 1 eps
     (``tests/difftest/test_tolerance.py``).
     """
 
