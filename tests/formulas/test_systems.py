@@ -170,6 +170,21 @@ def test_cascade_stops_when_it_is_sure_and_is_silent_when_it_is_not():
         Cascade([Probe("a", 0.5)], threshold=1.5)
 
 
+def test_cascade_goes_on_with_a_fill_unless_a_total_is_asked_for():
+    names = {f"A{i}": float(i) for i in range(2, 12)} | {"A1": "Width", "B1": "Area"}
+    filled = names | {f"B{i}": f"=A{i}^2" for i in range(2, 11)}
+    best = Cascade().suggest(task_at(Workbook.from_cells({"S": filled}), "S!B11"))[0]
+    assert (best.formula, best.source) == ("A11^2", "neighbour")
+    # the same cells with a row of totals: the copy above is not what belongs there
+    asked = {key: value for key, value in filled.items() if key != "A11"} | {"A11": "Total"}
+    assert Cascade().suggest(task_at(Workbook.from_cells({"S": asked}), "S!B11"))[0].formula == "SUM(B2:B10)"
+    # a row that is filled to the right under columns of numbers
+    wide = {f"{c}{r}": float(r) for c in "BCDE" for r in (2, 3)} | {f"{c}4": f"={c}2*{c}3" for c in "BCD"}
+    assert Cascade().suggest(task_at(Workbook.from_cells({"S": wide}), "S!E4"))[0].formula == "E2*E3"
+    with pytest.raises(FormulaError, match="fill"):
+        Cascade(fill=1.5)
+
+
 def test_calibration_rises_and_is_near_the_truth():
     rng = np.random.default_rng(0)
     scores = rng.random(4000)

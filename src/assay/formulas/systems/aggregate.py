@@ -36,6 +36,10 @@ class Aggregate:
     """
 
     name = "aggregate"
+    asked_for = 0.6
+    """Scores from here on mean that a label names the aggregate."""
+    ends_here = 0.9
+    """And that nothing follows the cell."""
 
     def __init__(self, languages: tuple[str, ...] = LANGUAGES) -> None:
         unknown = sorted(set(languages) - set(LANGUAGES))

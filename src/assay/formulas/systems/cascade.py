@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from assay.formulas.errors import FormulaError
-from assay.formulas.grammar import parse
+from assay.formulas.grammar import CellRef, parse
 from assay.formulas.systems.aggregate import Aggregate
 from assay.formulas.systems.base import Suggestion, System
 from assay.formulas.systems.calibrate import Calibration, load, situation
 from assay.formulas.systems.joint import Joint, load_joint
 from assay.formulas.systems.neighbour import Neighbour
 from assay.formulas.tasks import Task
+from assay.formulas.workbook.model import Sheet
 
 
 class Cascade:
@@ -28,6 +29,10 @@ class Cascade:
         Calibrated share of right suggestions from which on no further system is asked.
     threshold : float
         Suggestions below this share are not given.
+    fill : float
+        Least share of the plain reading of a cell: it continues the fill above it or left of it, or words ask for the
+        aggregate of the numbers that end there. Made sheets, on which the joint weights are fitted, hold other formulas
+        in such places far more often than people's do.
     calibration : mapping of ``system/situation`` or system name to `Calibration`, optional
         Default: the one of the package, fitted on made workbooks whose words neither the corpus of retrieval nor any
         test uses (`assay formulas calibrate`).
@@ -57,16 +62,19 @@ class Cascade:
         *,
         accept: float = 0.9,
         threshold: float = 0.3,
+        fill: float = 0.92,
         calibration: Mapping[str, Calibration] | None = None,
         joint: Joint | None = None,
     ) -> None:
-        if not (0 <= accept <= 1 and 0 <= threshold <= 1):
-            raise FormulaError(f"accept and threshold are shares between 0 and 1, not {accept} and {threshold}")
+        if not (0 <= accept <= 1 and 0 <= threshold <= 1 and 0 <= fill <= 1):
+            raise FormulaError(
+                f"accept, threshold and fill are shares between 0 and 1, not {accept}, {threshold} and {fill}"
+            )
         default: list[System] = [Neighbour(), Aggregate()]
         self.systems = list(systems) if systems is not None else [*default, _default_retrieval()]
         if not self.systems:
             raise FormulaError("a cascade needs at least one system")
-        self.accept, self.threshold = accept, threshold
+        self.accept, self.threshold, self.fill = accept, threshold, fill
         self.joint = joint if joint is not None or calibration is not None else load_joint()
         self.calibration = dict(calibration if calibration is not None else load())
 
@@ -77,12 +85,14 @@ class Cascade:
         shares: dict[str, dict[str, float]] = {}
         parts: list[tuple[str, float]] = []
         where = situation(task)
+        plain: str | None = None
         for system in self.systems:
             start = time.perf_counter()
             found = system.suggest(task, k)
             parts.append((system.name, (time.perf_counter() - start) * 1000))
             scale = self.calibration.get(f"{system.name}/{where}") or self.calibration.get(system.name)
             own = shares.setdefault(system.name, {})
+            plain = _plain(system.name, found, task, plain)
             for suggestion in found:
                 share = scale(suggestion.score) if scale is not None else suggestion.score
                 form = parse(suggestion.formula, task.cell).canonical()
@@ -101,6 +111,8 @@ class Cascade:
             if self.joint is not None and self.joint.knows(list(shares)):
                 for form, share in self.joint(shares, list(shares), where == "beside").items():
                     pool[form] = replace(pool[form], score=share)
+                if plain is not None and plain in pool:
+                    pool[plain] = replace(pool[plain], score=max(pool[plain].score, self.fill))
             if pool and max(s.score for s in pool.values()) >= self.accept:
                 break
         ms = (time.perf_counter() - began) * 1000
@@ -113,3 +125,58 @@ def _default_retrieval() -> System:
     from assay.formulas.systems.retrieval import Retrieval
 
     return Retrieval()
+
+
+def _plain(name: str, found: Sequence[Suggestion], task: Task, before: str | None) -> str | None:
+    """The plain reading of the cell, in canonical form: it continues a fill, unless words ask for an aggregate, and
+    then it is the one over the three or more numbers that end there.
+    """
+    if name == Neighbour.name:
+        return _continued(found, task)
+    if name != Aggregate.name or not found or found[0].score < Aggregate.asked_for:
+        return before
+    form = parse(found[0].formula, task.cell)
+    spans = [max(r.row2 - r.row1, r.col2 - r.col1) for r in form.references() if r.kind == "range"]
+    return form.canonical() if found[0].score >= Aggregate.ends_here and max(spans, default=0) >= 2 else None
+
+
+def _continued(found: Sequence[Suggestion], task: Task) -> str | None:
+    """What a fill downwards or to the right puts into the target, in canonical form, if one goes on there.
+
+    That is, the neighbour's first suggestion is the copy of the formula above (or left, where that one is no part of a
+    fill downwards), the formula on the other side of the target is no other one, and what stands beside the target is
+    of the kind of what stands beside the source (a row of totals lacks what the rows above have).
+    """
+    if not found or not found[0].evidence:
+        return None
+    source, cell = found[0].evidence[0], task.cell
+    down, right = cell.row - source.row, cell.col - source.col
+    if (down, right) not in ((1, 0), (0, 1)):
+        return None
+    sheet = task.view.sheet(cell.sheet)
+    after = (cell.row + down, cell.col + right)
+    if sheet.formula(*after) is not None and all((e.row, e.col) != after for e in found[0].evidence):
+        return None
+    before = (source.row - down, source.col - right)
+    alone = min(before) < 1 or sheet.formula(*before) is None
+    if alone and sheet.formula(source.row, source.col) == found[0].formula:
+        return None  # a single cell that points at fixed places; nothing says that the next one does
+    if right and any(_alike(sheet, source, source.row + step) for step in (-1, 1)):
+        return None
+    for step in range(-6, 7):
+        here, there = (cell.row + right * step, cell.col + down * step), (
+            source.row + right * step, source.col + down * step,
+        )  # fmt: skip
+        if step and min(*here, *there) >= 1:
+            kind, wanted = sheet.value(*here), sheet.value(*there)
+            if wanted is not None and type(kind) is not type(wanted):
+                return None
+    return parse(found[0].formula, cell).canonical()
+
+
+def _alike(sheet: Sheet, source: CellRef, row: int) -> bool:
+    """Whether a cell of the source's column holds a copy of its formula."""
+    text, own = (sheet.formula(row, source.col) if row >= 1 else None), sheet.formula(source.row, source.col)
+    if text is None or own is None:
+        return False
+    return sheet.store.class_of(text, row, source.col) == sheet.store.class_of(own, source.row, source.col)
