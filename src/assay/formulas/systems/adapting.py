@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,7 @@ class Place:
             if (place := column_header(sheet, max(cell.row, row1 + 1), col, book)) is not None
         }
         self._labels: list[tuple[int, int, str]] | None = None
+        self._known: dict[tuple[Any, ...], Any] = {}  # many documents ask for the same places
 
     def adapt(self, document: Document) -> tuple[str, float] | None:
         """The formula for this cell and how well its references were found, None where one was not."""
@@ -66,11 +68,11 @@ class Place:
                     return None
                 return self._cell(self.cell.row, column[0], role, column[1])
             case "label":
-                spot = self._parameter(role.label)
+                spot = self._once(self._parameter, role.label)
                 if spot is not None:
                     return self._cell(*spot[:2], role, spot[2])
                 if role.computed and role.down > 0:
-                    place = self._end_of_run(role)
+                    place = self._once(self._end_of_run, role.right)
                     return self._cell(*place, role, 0.7) if place is not None else None
                 inputs = self._inputs(role)
                 return self._cell(*inputs[0], role, 0.85 if len(inputs) == 1 else 0.6) if inputs else None
@@ -142,9 +144,15 @@ class Place:
             return col, 0.8 if col == same else 0.6
         return (same, 0.45) if same >= 1 else None
 
-    def _end_of_run(self, role: Role) -> tuple[int, int] | None:
+    def _once(self, search: Callable[..., Any], *args: Any) -> Any:
+        key = (search.__name__, *args)
+        if key not in self._known:
+            self._known[key] = search(*args)
+        return self._known[key]
+
+    def _end_of_run(self, right: int) -> tuple[int, int] | None:
         """The last cell of the computed cells below in a column: the total that shares are taken of."""
-        col = self.cell.col + role.right
+        col = self.cell.col + right
         row = self.cell.row
         while col >= 1 and self.sheet.formula(row + 1, col) is not None:
             row += 1
@@ -231,13 +239,13 @@ class Place:
         if column is None:
             return None
         col, quality = column
-        run = self._run(col, role)
+        run = self._once(self._run, col, role.value, role.computed)
         if run is None:
             return None
         width = role.wide - 1
         return Ref("range", run[0], col, run[1], col + width, role.fixed), quality
 
-    def _run(self, col: int, role: Role) -> tuple[int, int] | None:
+    def _run(self, col: int, wanted: str, computed: bool) -> tuple[int, int] | None:
         """First and last row of the data under the header of a column (for a column total: above the target)."""
         bottom = self.cell.row - 1 if col == self.cell.col else None
         head = self.heads.get(col)
@@ -253,11 +261,11 @@ class Place:
                 break
             if kind is None:
                 kind = type(value)
-                if role.value and kind_of_value(value) != role.value:
+                if wanted and kind_of_value(value) != wanted:
                     return None
             if type(value) is not kind:
                 break
-            if (self.sheet.formula(row, col) is not None) != role.computed:
+            if (self.sheet.formula(row, col) is not None) != computed:
                 if last < start:
                     start = row + 1
                     last = row
