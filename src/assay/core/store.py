@@ -222,6 +222,19 @@ class Store:
 
     def _remove_stale(self, path: Path) -> None:
         """Take a stale claim away; one that another process has just put in its place goes back."""
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
+            pass
+        else:  # one at a time: what is stale under the lock can only be replaced by its holder
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                if path.exists() and self._stale(path):
+                    path.unlink(missing_ok=True)
+            finally:
+                os.close(folder)
+            return
         aside = path.with_name(f".old-{uuid.uuid4().hex[:12]}")
         try:
             os.rename(path, aside)
