@@ -23,7 +23,7 @@ from assay.difftest.errors import DiffTestError, TraceCorrupt
 _ALLOWED = re.compile(
     r"collections\.(OrderedDict|defaultdict)|builtins\.(set|list|dict|int|float|bool|tuple|slice)"
     r"|torch\.(Size|device|Tensor|\w+Storage|b?float\d*\w*|u?int\d+|bool|half|double|long)"
-    r"|torch\.storage\.(Untyped|Typed)Storage|torch\._utils\._rebuild_\w+|torch\.nn\.parameter\.Parameter"
+    r"|torch\.storage\.(Untyped|Typed)Storage|torch\._utils\._rebuild_(tensor(_v[23])?|parameter)|torch\.nn\.parameter\.Parameter"
 )
 
 
