@@ -70,10 +70,10 @@ class Place:
             case "label":
                 spot = self._once(self._parameter, role.label)
                 if spot is not None:
-                    return self._cell(*spot[:2], role, spot[2])
+                    return self._cell(spot[0], spot[1], role, spot[2])
                 if role.computed and role.down > 0:
                     place = self._once(self._end_of_run, role.right)
-                    return self._cell(*place, role, 0.7) if place is not None else None
+                    return self._cell(place[0], place[1], role, 0.7) if place is not None else None
                 inputs = self._inputs(role)
                 return self._cell(*inputs[0], role, 0.85 if len(inputs) == 1 else 0.6) if inputs else None
             case "column":
