@@ -15,9 +15,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from assay.formulas.workbook.model import Sheet, Workbook
-from assay.formulas.workbook.store import BOOL, ERROR, NUMBER, TEXT, WIDTH, CellArrays
+from assay.formulas.workbook.store import BLANK, BOOL, ERROR, NUMBER, TEXT, WIDTH, CellArrays
 
 HEADER_ROWS = 3
+NEAR = 24
+"""Rows that are looked at one by one; beyond them a column is looked at as an array."""
 _FORMATS = {"": 0, "%": 1, "$": 2, "d": 3}
 LETTERS = {0: "", 1: "%", 2: "$", 3: "d"}
 KEY_TEXT, KEY_HEADER, KEY_BOOL, KEY_ERROR, KEY_NUMBER, KEY_FORMULA = 1, 2, 3, 4, 10, 100
@@ -334,6 +336,8 @@ def header_above(sheet: Sheet, row: int, col: int, reach: int = 2000) -> tuple[i
     """The nearest text cell above in the column (not a formula), past numbers and at most two blanks."""
     blanks = 0
     for r in range(row - 1, max(0, row - 1 - reach), -1):
+        if row - r > NEAR:
+            return _text_above(sheet, r, col, r + blanks + 1, row - 1 - reach)
         value = sheet.value(r, col)
         if value is None:
             blanks += 1
@@ -341,8 +345,21 @@ def header_above(sheet: Sheet, row: int, col: int, reach: int = 2000) -> tuple[i
                 return None
             continue
         blanks = 0
-        if isinstance(value, str) and sheet.formula(r, col) is None and value.strip():
+        if isinstance(value, str) and not sheet.computed(r, col) and value.strip():
             return r, col
+    return None
+
+
+def _text_above(sheet: Sheet, row: int, col: int, filled: int, floor: int) -> tuple[int, int] | None:
+    """The same from a row upwards, in arrays; ``filled`` is the last row below that was not blank."""
+    rows, kinds, classes = sheet.column(col)
+    inside = (kinds != BLANK) & (rows <= row) & (rows > floor)
+    rows, kinds, classes = rows[inside], kinds[inside], classes[inside]
+    broken = np.flatnonzero(np.diff(rows, append=filled) > 3)
+    first = int(broken[-1]) + 1 if len(broken) else 0
+    for i in np.flatnonzero((kinds[first:] == TEXT) & (classes[first:] < 0))[::-1] + first:
+        if str(sheet.value(int(rows[i]), col)).strip():
+            return int(rows[i]), col
     return None
 
 
@@ -350,7 +367,7 @@ def label_left(sheet: Sheet, row: int, col: int, reach: int = 60) -> tuple[int, 
     """The nearest text cell to the left in the row (not a formula), past anything."""
     for c in range(col - 1, max(0, col - 1 - reach), -1):
         value = sheet.value(row, c)
-        if isinstance(value, str) and sheet.formula(row, c) is None and value.strip():
+        if isinstance(value, str) and not sheet.computed(row, c) and value.strip():
             return row, c
     return None
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from assay.formulas.grammar import CellRef, Formula
 from assay.formulas.grammar.nodes import Apply, Array, Binary, Call, Node, Paren, Postfix, Ref, Unary
 from assay.formulas.regions import SheetMap, column_header, label_left, sheet_map
 from assay.formulas.systems.base import any_filled
+from assay.formulas.systems.labels import labels_of
 from assay.formulas.systems.roles import Document, Role, kind_of_value, look_of, text_at
 from assay.formulas.systems.words import similar
 from assay.formulas.workbook.model import Sheet, Workbook
@@ -22,7 +21,7 @@ class Place:
 
     def __init__(self, book: Workbook, sheet: Sheet, cell: CellRef, found: SheetMap, header: str, label: str) -> None:
         self.book, self.sheet, self.cell, self.map = book, sheet, cell, found
-        self.header, self.label = header, label
+        self.header, self.label, self.labels = header, label, labels_of(sheet)
         at = found.region_at(cell.row, cell.col, reach=2)
         self.box = (
             tuple(int(x) for x in found.regions[at]) if at is not None else (cell.row, cell.col, cell.row, cell.col)
@@ -36,7 +35,6 @@ class Place:
             for col in range(max(1, min(col1, sheet.bounds[1])), min(max(col2, sheet.bounds[3]), col1 + 60) + 1)
             if (place := column_header(sheet, max(cell.row, row1 + 1), col, book)) is not None
         }
-        self._labels: list[tuple[int, int, str]] | None = None
         self._known: dict[tuple[Any, ...], Any] = {}  # many documents ask for the same places
 
     def adapt(self, document: Document) -> tuple[str, float] | None:
@@ -98,13 +96,9 @@ class Place:
         """A cell at the same step, or the nearest row with the same label."""
         quality = 0.8
         if role.label:
-            rows = sorted(range(max(1, self.cell.row - 40), self.cell.row + 41), key=lambda r: abs(r - row))
             best: tuple[float, int] | None = None
-            for r in rows:
-                if r == self.cell.row:
-                    continue
-                place = label_left(self.sheet, r, col)
-                score = similar(text_at(self.sheet, place), role.label) if place else 0.0
+            for r, text in sorted(self._once(self._labels_beside, col), key=lambda spot: abs(spot[0] - row)):
+                score = similar(text, role.label)
                 if score > 0.6 and (best is None or score > best[0]):
                     best = (score, r)
             if best is not None:
@@ -112,7 +106,8 @@ class Place:
             else:
                 quality = 0.55
                 if role.computed and role.down < 0:
-                    counted = self._computed_above(row if col != self.cell.col else self.cell.row, col, role.nth)
+                    start = row if col != self.cell.col else self.cell.row
+                    counted = self._once(self._computed_above, start, col, role.nth)
                     if counted is not None:
                         row, quality = counted, 0.7
         return self._cell(row, col, role, quality)
@@ -154,14 +149,14 @@ class Place:
         """The last cell of the computed cells below in a column: the total that shares are taken of."""
         col = self.cell.col + right
         row = self.cell.row
-        while col >= 1 and self.sheet.formula(row + 1, col) is not None:
-            row += 1
+        while col >= 1 and self.sheet.computed(row + 1, col):
+            row = self.sheet.stretch(row + 1, col, same_class=False)[1]
         return (row, col) if row > self.cell.row else None
 
     def _computed_above(self, row: int, col: int, nth: int) -> int | None:
         """The row of the nth computed cell above in a column, past cells that are none."""
         for r in range(row - 1, max(0, row - 80), -1):
-            if self.sheet.formula(r, col) is not None:
+            if self.sheet.computed(r, col):
                 if nth == 0:
                     return r
                 nth -= 1
@@ -169,41 +164,48 @@ class Place:
 
     def _inputs(self, role: Role) -> list[tuple[int, int]]:
         """Labelled values outside the tables that are shown as the role's was, the nearest to the role's step first."""
-        found = []
+        found = [
+            place
+            for place, computed, look in self._once(self._free_inputs)
+            if computed == role.computed and look == role.look
+        ]
+        wanted = self.cell.row + role.down
+        return sorted(found, key=lambda p: (abs(p[0] - wanted), abs(p[1] - self.cell.col - role.right)))
+
+    def _free_inputs(self) -> list[tuple[tuple[int, int], bool, str]]:
+        """Numbers right of a label outside the tables: where, whether computed, how shown."""
         tables = [
             (box, depth)
             for box, depth in zip(self.map.regions.tolist(), self.map.header_rows.tolist(), strict=True)
             if depth
         ]
-        for row, col, _ in self._labelled():
+        found = []
+        for row, col, _ in self.labels.cells:
             place = (row, col + 1)
-            value, formula = self.sheet.value(*place), self.sheet.formula(*place)
-            if not isinstance(value, float) or (formula is not None) != role.computed or place == self.cell[1:]:
+            if not isinstance(self.sheet.value(*place), float) or place == self.cell[1:]:
                 continue
-            if look_of(self.sheet, *place) != role.look:
+            if self.sheet.value(row, col) is None:
                 continue
-            if any(b[0] <= row <= b[2] and b[1] <= col <= b[3] and row >= b[0] + d for b, d in tables):
+            if any(b[0] + d <= row <= b[2] and b[1] <= col <= b[3] for b, d in tables):
                 continue
-            found.append(place)
-        wanted = self.cell.row + role.down
-        return sorted(found, key=lambda p: (abs(p[0] - wanted), abs(p[1] - self.cell.col - role.right)))
+            found.append((place, self.sheet.computed(*place), look_of(self.sheet, *place)))
+        return found
 
-    def _labelled(self) -> list[tuple[int, int, str]]:
-        """Text cells of the sheet, at most 3,000."""
-        if self._labels is None:
-            a = self.sheet.arrays()
-            spots = np.flatnonzero((a.kind == 2) & (a.cls < 0))[:3000]
-            self._labels = [
-                (int(a.row[i]), int(a.col[i]), str(self.sheet.value(int(a.row[i]), int(a.col[i])))) for i in spots
-            ]
-        return self._labels
+    def _labels_beside(self, col: int) -> list[tuple[int, str]]:
+        """Labels of the 80 rows around the target as seen from a column."""
+        found = []
+        for row in range(max(1, self.cell.row - 40), self.cell.row + 41):
+            place = label_left(self.sheet, row, col) if row != self.cell.row else None
+            if place is not None:
+                found.append((row, text_at(self.sheet, place)))
+        return found
 
     def _parameter(self, label: str) -> tuple[int, int, float] | None:
-        """The cell to the right of (or below) a label."""
+        """The number to the right of the label most like this one, of equal ones the first in reading order."""
         best: tuple[float, int, int] | None = None
-        for row, col, text in self._labelled():
+        for row, col, text in self.labels.like(label):
             score = similar(text, label)
-            if score < 0.5 or (best is not None and score <= best[0]):
+            if score < 0.5 or (best is not None and score <= best[0]) or self.sheet.value(row, col) is None:
                 continue
             for step in range(1, 4):
                 if isinstance(self.sheet.value(row, col + step), (float, bool)) and (row, col + step) != self.cell[1:]:
@@ -218,7 +220,7 @@ class Place:
                 return None
             first = last = 0
             for col in range(self.cell.col - 1, 0, -1):
-                computed = self.sheet.formula(self.cell.row, col) is not None
+                computed = self.sheet.computed(self.cell.row, col)
                 if isinstance(self.sheet.value(self.cell.row, col), float) and (last or computed == role.computed):
                     if computed != role.computed:
                         break
@@ -253,7 +255,9 @@ class Place:
         last = start - 1
         end = bottom if bottom is not None else min(self.sheet.bounds[2], start + 5000)
         kind: type | None = None
-        for row in range(start, end + 1):
+        row = start - 1
+        while row < end:
+            row += 1
             value = self.sheet.value(row, col)
             if value is None:
                 if row == self.cell.row or last < start:
@@ -265,13 +269,13 @@ class Place:
                     return None
             if type(value) is not kind:
                 break
-            if (self.sheet.formula(row, col) is not None) != computed:
+            if self.sheet.computed(row, col) != computed:
                 if last < start:
                     start = row + 1
                     last = row
                     continue
                 break
-            last = row
+            row = last = min(end, self.sheet.stretch(row, col, same_class=False)[1])
         return (start, last) if last > start else None
 
     def _elsewhere(self, role: Role) -> tuple[Ref, float] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from assay.formulas.errors import FormulaError
 from assay.formulas.grammar import CellRef, column_name, parse
 from assay.formulas.grammar.nodes import Call
@@ -11,6 +13,7 @@ from assay.formulas.systems.words import LANGUAGES, asked
 from assay.formulas.tasks import Task
 from assay.formulas.workbook.model import Sheet
 
+_CALLED = re.compile(r"\s*(?:_xlfn\.)?(\w+)\s*\(", re.IGNORECASE)
 _TOTALS = frozenset(("SUM", "SUBTOTAL", "AVERAGE", "COUNT", "COUNTA", "MAX", "MIN", "MEDIAN", "STDEV", "AGGREGATE"))
 
 
@@ -122,17 +125,17 @@ class Aggregate:
         blanks = 0
         while line >= 1:
             place = (cell.row, line) if across else (line, cell.col)
-            value, formula = sheet.value(*place), sheet.formula(*place)
-            if value is None and formula is None:
+            value, computed = sheet.value(*place), sheet.computed(*place)
+            if value is None and not computed:
                 blanks += 1
                 if blanks > 1 or (last == 0 and blanks > 1):
                     break
                 line -= 1
                 continue
-            number = isinstance(value, float) or (formula is not None and value is None)
+            number = isinstance(value, float) or (computed and value is None)
             if not number or isinstance(value, bool):
                 break
-            if formula is not None and self._is_total(formula, place, across):
+            if computed and self._is_total(sheet.formula(*place) or "", place, across):
                 totals.append(line)
                 if last:
                     break
@@ -143,8 +146,9 @@ class Aggregate:
                 break
             blanks = 0
             last = last or line
-            first = line
-            line -= 1
+            # a column's copies of one formula are totals of it all or none
+            first = line if across else sheet.stretch(line, cell.col)[0]
+            line = first - 1
         if not last:
             return (min(totals), max(totals), totals) if len(totals) > 1 else None
         if self._looks_like_years(sheet, cell, first, last, across):
@@ -168,6 +172,9 @@ class Aggregate:
 
     def _is_total(self, formula: str, place: tuple[int, int], across: bool) -> bool:
         """Whether a formula sums lines of its own row or column."""
+        called = _CALLED.match(formula)
+        if not called or called[1].upper() not in _TOTALS:
+            return False
         try:
             read = parse(formula)
         except FormulaError:

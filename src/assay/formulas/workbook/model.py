@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from assay.formulas.errors import CellRefError, FormulaError
 from assay.formulas.grammar import CellRef, parse, parse_address
@@ -83,6 +83,14 @@ class Sheet:
             return None
         return self.store.formula_at(position)
 
+    def computed(self, row: int, col: int) -> bool:
+        """Whether the cell holds a formula; cheaper than asking for it."""
+        key = row * WIDTH + col
+        if key in self.edits:
+            return self.edits[key].formula is not None
+        position = self.store.index.get(key)
+        return position is not None and position in self.store.formula and key not in self.removed
+
     def get(self, row: int, col: int) -> Cell | None:
         """The cell, None where nothing is stored."""
         key = row * WIDTH + col
@@ -147,8 +155,8 @@ class Sheet:
             self.edits[key] = cell._replace(formula=formula.lstrip("=")) if formula else cell
         self.version = next(_versions)
         self.touched.append((row, col))
-        self.cache.pop("arrays", None)
-        self.cache.pop("bounds", None)
+        for name in ("arrays", "bounds", "columns"):
+            self.cache.pop(name, None)
 
     def _copy(self) -> Sheet:
         new = copy.copy(self)
@@ -188,6 +196,35 @@ class Sheet:
                 found = CellArrays(*(a[order] for a in both))
         self.cache["arrays"] = found
         return found
+
+    def column(self, col: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Row, kind and formula class (see `CellArrays`) of the cells of a column that hold something."""
+        known = self.cache.setdefault("columns", {})
+        if col not in known:
+            a = self.arrays()
+            inside = np.flatnonzero(a.col == col)
+            known[col] = (a.row[inside].astype(np.int64), a.kind[inside], a.cls[inside])
+        found: tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]] = known[col]
+        return found
+
+    def stretch(self, row: int, col: int, same_class: bool = True) -> tuple[int, int]:
+        """First and last row of the unbroken run of cells like this one in its column.
+
+        Like it are cells with a value of the same kind and a copy of the same formula, or no formula either; without
+        ``same_class`` any formula will do. The row itself where the cell is empty.
+        """
+        known = self.cache.setdefault("columns", {})
+        key = ("breaks", col, same_class)
+        if key not in known:
+            rows, kinds, classes = self.column(col)
+            form = classes if same_class else classes >= 0
+            known[key] = np.flatnonzero((np.diff(rows) != 1) | (np.diff(kinds) != 0) | (form[1:] != form[:-1]))
+        rows, breaks = self.column(col)[0], known[key]
+        at = int(np.searchsorted(rows, row))
+        if at == len(rows) or rows[at] != row:
+            return row, row
+        i = int(np.searchsorted(breaks, at))
+        return int(rows[breaks[i - 1] + 1 if i else 0]), int(rows[breaks[i] if i < len(breaks) else -1])
 
     def mask(self) -> Bool[np.ndarray, " n"]:
         """Which of the stored cells are still there."""

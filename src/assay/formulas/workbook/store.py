@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -110,6 +110,8 @@ class Store:
     classes: Int[np.ndarray, " n"] | None = None
     class_keys: list[str] = field(default_factory=list)
     class_ids: dict[str, int] = field(default_factory=dict)
+    memo: dict[str, Any] = field(default_factory=dict)
+    """What others worked out from these cells and would work out again."""
 
     def __post_init__(self) -> None:
         if not self.index:
