@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.difftest.kernels import compiled
 from assay.difftest.shards import Index
 from assay.difftest.tensors import philox
 
@@ -198,7 +199,8 @@ def _places(which: int, index: Index) -> list[Tensor]:
     turn, place = np.divmod(block * BUCKETS + at % BUCKETS, TURN)
     own = _row_signs(which)[0].numpy()[at // BUCKETS] * _signs(which, 17, 0, TURN)[place]
     own *= _signs(which, 5, 0, int(turn.max(initial=0)) + 1)[turn]
-    return [*made, torch.from_numpy(_bucket(place) + BUCKETS * (own < 0))]
+    made.append(torch.from_numpy(_bucket(place) + BUCKETS * (own < 0)))
+    return [m.to(torch.int32) for m in made]
 
 
 _local = threading.local()
@@ -253,6 +255,11 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
     elif flat.element_size() == 1:  # FP8 has no arithmetic
         flat = flat.float()
     start, runs = _contiguous(index)
+    kernels = compiled() if flat.device.type == "cpu" else None
+    if kernels is not None:
+        made = _in_one_pass(kernels, flat, index if not runs else None, start, seed)
+        if made is not None:
+            return made
     box = _Accumulator(seed, flat.device) if runs else None
     places = [] if runs or index is None else _places(seed, index)
     signed = torch.zeros(2, 2 * BUCKETS, dtype=torch.float64, device=flat.device)
@@ -292,6 +299,40 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
         return Digest(kept.sketch, kept.square, kept.total, kept.low, kept.high, bad, n)
     sketch = box.result() if box is not None else (signed[:, :BUCKETS] - signed[:, BUCKETS:]).cpu()
     return Digest(sketch, square, total, low, high, 0, n)
+
+
+@lru_cache(maxsize=4096)
+def _run_signs(which: int, first: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Signs for a run of blocks: of A's stretches, of B's rows, of B's turns."""
+    each = BLOCK // STRETCH
+    turn, end = first * BUCKETS // TURN, ((first + blocks) * BUCKETS - 1) // TURN + 1
+    return (
+        _signs(which, 0, first * each, blocks * each), _row_signs(which)[0].numpy(), _signs(which, 5, turn, end - turn)
+    )  # fmt: skip
+
+
+def _in_one_pass(kernels: Any, flat: Tensor, index: Index | None, start: int, which: int) -> Digest | None:
+    """On the CPU: sketches, squares and sum from one reading. None where an element is not finite."""
+    if flat.dtype not in (torch.float32, torch.float64):
+        flat = flat.float()
+    x = flat.contiguous().numpy()
+    sketch = np.zeros((2, WIDE))
+    if index is None:
+        first = start // BLOCK
+        signs = _run_signs(which, first, (start + x.size - 1) // BLOCK + 1 - first)
+        blocks, sums = np.zeros(BLOCK), np.zeros(TURN)
+        square, total = kernels.sketch_run(x, start, BLOCK, STRETCH, BUCKETS, TURN, *signs, blocks, sums)
+        for row, level in enumerate((blocks, sums)):
+            kernels.columns(level, _place_signs(which, row).numpy(), sketch[row])
+        made = sketch[:, :BUCKETS]
+    else:
+        signed = np.zeros((2, 2 * BUCKETS))
+        square, total = kernels.scatter(x, *(p.numpy() for p in _places(which, index)), signed)
+        made = signed[:, :BUCKETS] - signed[:, BUCKETS:]
+    if not math.isfinite(square):
+        return None
+    low, high = torch.aminmax(flat)
+    return Digest(torch.from_numpy(made.copy()), square, total, float(low), float(high), 0, x.size)
 
 
 def _contiguous(index: Index | None) -> tuple[int, bool]:

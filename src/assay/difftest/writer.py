@@ -16,8 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from assay.difftest.errors import TraceCorrupt
-from assay.difftest.shards import Index
-from assay.difftest.sketch import digest
 
 FORMAT = 2
 PART_BYTES = 64 << 20
@@ -57,7 +55,6 @@ class _Item:
     entry: Entry
     tensor: Tensor
     ready: Any = None
-    digest_of: Index | None = None
     reuse: bool = False
 
     @property
@@ -125,16 +122,14 @@ class Writer:
             return tensor.clone(memory_format=torch.contiguous_format), None
         return held.view(tensor.shape).copy_(tensor), None
 
-    def put(
-        self, entry: Entry, tensor: Tensor, ready: Any = None, *, digest_of: Index | None = None, reuse: bool = False
-    ) -> None:
+    def put(self, entry: Entry, tensor: Tensor, ready: Any = None, *, reuse: bool = False) -> None:
         """Queue a tensor that nobody else will change.
 
-        ``ready`` is a CUDA event to wait for. With ``digest_of`` the digest is made here, behind the computation.
+        ``ready`` is a CUDA event to wait for.
         ``reuse`` says that the tensor is of `copy` and that its memory may be used again.
         """
         # handed over in batches: a hand-over wakes the other thread, which costs more than a small copy
-        item = _Item(entry, tensor, ready, digest_of, reuse and ready is None)
+        item = _Item(entry, tensor, ready, reuse and ready is None)
         self._batch.append(item)
         self._batched += item.size
         if self._batched >= BATCH_BYTES:
@@ -233,12 +228,6 @@ class Writer:
             item.ready.synchronize()
         step = int(entry.name.partition("/")[0])
         entry.file = f"{self._stem(step)}-{self._number}.safetensors"
-        if item.digest_of is not None:
-            made = digest(tensor, item.digest_of)
-            entry.stats = made.stats()
-            self._parts[entry.key] = made.sketch
-            self._release(item.size, [tensor] if item.reuse else [])
-            return
         self._parts[entry.key] = tensor.view(torch.uint8) if tensor.dtype in BYTES else tensor.contiguous()
         if item.reuse:
             self._written.append(tensor)

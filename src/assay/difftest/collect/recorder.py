@@ -182,9 +182,6 @@ class Recorder:
         if held is not None:
             entry.stats = {"count": float(local.numel())}
             self.writer.put(entry, local.reshape(-1).index_select(0, held.to(local.device)).cpu())
-        elif local.device.type == "cpu":
-            # made behind the computation
-            self.writer.put(entry, *self.writer.copy(local), digest_of=index, reuse=True)
         else:
             made = digest(local, index)
             entry.stats = made.stats()

@@ -85,7 +85,7 @@ class Cascade:
         shares: dict[str, dict[str, float]] = {}
         parts: list[tuple[str, float]] = []
         where = situation(task)
-        plain: str | None = None
+        plain: tuple[str, bool] | None = None
         for system in self.systems:
             start = time.perf_counter()
             found = system.suggest(task, k)
@@ -111,8 +111,8 @@ class Cascade:
             if self.joint is not None and self.joint.knows(list(shares)):
                 for form, share in self.joint(shares, list(shares), where == "beside").items():
                     pool[form] = replace(pool[form], score=share)
-                if plain is not None and plain in pool:
-                    pool[plain] = replace(pool[plain], score=max(pool[plain].score, self.fill))
+                if plain is not None and (best_known := pool.get(plain[0])) is not None:
+                    pool[plain[0]] = replace(best_known, score=max(best_known.score, self.fill))
             if pool and max(s.score for s in pool.values()) >= self.accept:
                 break
         ms = (time.perf_counter() - began) * 1000
@@ -127,25 +127,34 @@ def _default_retrieval() -> System:
     return Retrieval()
 
 
-def _plain(name: str, found: Sequence[Suggestion], task: Task, before: str | None) -> str | None:
-    """The plain reading of the cell, in canonical form: it continues a fill, unless words ask for an aggregate, and
-    then it is the one over the three or more numbers that end there.
+def _plain(
+    name: str, found: Sequence[Suggestion], task: Task, before: tuple[str, bool] | None
+) -> tuple[str, bool] | None:
+    """The plain reading of the cell, in canonical form, and whether it is a fill downwards.
+
+    It continues a fill, unless words ask for an aggregate; then it is the one over the three or more numbers that end
+    there. A word that stands over (or before) the whole fill asks for nothing that the fill does not do.
     """
     if name == Neighbour.name:
         return _continued(found, task)
     if name != Aggregate.name or not found or found[0].score < Aggregate.asked_for:
         return before
     form = parse(found[0].formula, task.cell)
-    spans = [max(r.row2 - r.row1, r.col2 - r.col1) for r in form.references() if r.kind == "range"]
-    return form.canonical() if found[0].score >= Aggregate.ends_here and max(spans, default=0) >= 2 else None
+    ranges = [r for r in form.references() if r.kind == "range"]
+    if before is not None and ranges and all(r.row1 == r.row2 for r in ranges) == before[1]:
+        return before
+    spans = [max(r.row2 - r.row1, r.col2 - r.col1) for r in ranges]
+    total = found[0].score >= Aggregate.ends_here and max(spans, default=0) >= 2
+    return (form.canonical(), False) if total else None
 
 
-def _continued(found: Sequence[Suggestion], task: Task) -> str | None:
-    """What a fill downwards or to the right puts into the target, in canonical form, if one goes on there.
+def _continued(found: Sequence[Suggestion], task: Task) -> tuple[str, bool] | None:
+    """What a fill puts into the target, in canonical form, if one goes on there, and whether it goes down or right.
 
     That is, the neighbour's first suggestion is the copy of the formula above (or left, where that one is no part of a
-    fill downwards), the formula on the other side of the target is no other one, and what stands beside the target is
-    of the kind of what stands beside the source (a row of totals lacks what the rows above have).
+    fill downwards), and what stands beside the target is of the kind of what stands beside the source (a row of totals
+    lacks what the rows above have). Where another formula stands on the other side of the target, the target may be the
+    first of the totals: then a number that was typed in must stand beside both.
     """
     if not found or not found[0].evidence:
         return None
@@ -155,14 +164,14 @@ def _continued(found: Sequence[Suggestion], task: Task) -> str | None:
         return None
     sheet = task.view.sheet(cell.sheet)
     after = (cell.row + down, cell.col + right)
-    if sheet.formula(*after) is not None and all((e.row, e.col) != after for e in found[0].evidence):
-        return None
+    ends = sheet.computed(*after) and all((e.row, e.col) != after for e in found[0].evidence)
     before = (source.row - down, source.col - right)
     alone = min(before) < 1 or sheet.formula(*before) is None
     if alone and sheet.formula(source.row, source.col) == found[0].formula:
         return None  # a single cell that points at fixed places; nothing says that the next one does
     if right and any(_alike(sheet, source, source.row + step) for step in (-1, 1)):
         return None
+    given = False
     for step in range(-6, 7):
         here, there = (cell.row + right * step, cell.col + down * step), (
             source.row + right * step, source.col + down * step,
@@ -171,7 +180,10 @@ def _continued(found: Sequence[Suggestion], task: Task) -> str | None:
             kind, wanted = sheet.value(*here), sheet.value(*there)
             if wanted is not None and type(kind) is not type(wanted):
                 return None
-    return parse(found[0].formula, cell).canonical()
+            given = given or (isinstance(kind, float) and not sheet.computed(*here) and not sheet.computed(*there))
+    if ends and not given:
+        return None
+    return parse(found[0].formula, cell).canonical(), bool(down)
 
 
 def _alike(sheet: Sheet, source: CellRef, row: int) -> bool:
