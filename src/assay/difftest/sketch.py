@@ -32,16 +32,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.difftest.kernels import compiled
+from assay.difftest.kernels import BLOCK, BUCKETS, STRETCH, TURN, compiled
 from assay.difftest.shards import Index
 from assay.difftest.tensors import philox
 
-BUCKETS = 256
-BLOCK = 8192
-STRETCH = 128  # A: elements under one sign
 ROWS = BLOCK // BUCKETS  # B: rows of a block
 WIDE = BUCKETS + 1  # what repeats every 256 places goes to different buckets in rows of 257
-TURN = 7919  # B: so many sums are held; the following ones are added to them with another sign
 _PIECE = 16 * BLOCK
 _LEAST = 4 * BLOCK  # below this, matrix products are slower than for a piece filled up with zeros
 _TABLE = 1 << 16
@@ -302,37 +298,43 @@ def digest(tensor: Tensor, index: Index | None = None, *, seed: int = 0) -> Dige
 
 
 @lru_cache(maxsize=4096)
-def _run_signs(which: int, first: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Signs for a run of blocks: of A's stretches, of B's rows, of B's turns."""
+def _run_signs(which: int, first: int, blocks: int) -> tuple[np.ndarray, ...]:
+    """Signs for a run of blocks: of A's stretches, of B's rows, of B's turns, of the places of both."""
     each = BLOCK // STRETCH
     turn, end = first * BUCKETS // TURN, ((first + blocks) * BUCKETS - 1) // TURN + 1
+    places = (_place_signs(which, row).numpy() for row in range(2))
     return (
-        _signs(which, 0, first * each, blocks * each), _row_signs(which)[0].numpy(), _signs(which, 5, turn, end - turn)
+        _signs(which, 0, first * each, blocks * each), _row_signs(which)[0].numpy(),
+        _signs(which, 5, turn, end - turn), *places,
     )  # fmt: skip
 
 
 def _in_one_pass(kernels: Any, flat: Tensor, index: Index | None, start: int, which: int) -> Digest | None:
-    """On the CPU: sketches, squares and sum from one reading. None where an element is not finite."""
+    """On the CPU: sketches and statistics from one reading. None where an element is not finite."""
     if flat.dtype not in (torch.float32, torch.float64):
         flat = flat.float()
-    x = flat.contiguous().numpy()
-    sketch = np.zeros((2, WIDE))
+    x = flat.numpy() if flat.is_contiguous() else flat.contiguous().numpy()
+    order: list[int] = []
     if index is None:
         first = start // BLOCK
         signs = _run_signs(which, first, (start + x.size - 1) // BLOCK + 1 - first)
-        blocks, sums = np.zeros(BLOCK), np.zeros(TURN)
-        square, total = kernels.sketch_run(x, start, BLOCK, STRETCH, BUCKETS, TURN, *signs, blocks, sums)
-        for row, level in enumerate((blocks, sums)):
-            kernels.columns(level, _place_signs(which, row).numpy(), sketch[row])
-        made = sketch[:, :BUCKETS]
+        bits = x if x.dtype == np.float32 else _NO_FLOATS
+        made = np.zeros((2, BUCKETS))
+        square, total, *order = kernels.sketch_run(x, bits.view(np.int32), bits.view(np.uint32), start, *signs, made)
     else:
         signed = np.zeros((2, 2 * BUCKETS))
         square, total = kernels.scatter(x, *(p.numpy() for p in _places(which, index)), signed)
         made = signed[:, :BUCKETS] - signed[:, BUCKETS:]
     if not math.isfinite(square):
         return None
-    low, high = torch.aminmax(flat)
-    return Digest(torch.from_numpy(made.copy()), square, total, float(low), float(high), 0, x.size)
+    if order and x.dtype == np.float32:
+        low, high = kernels.extremes(*order)
+    else:
+        low, high = (float(v) for v in torch.aminmax(flat))
+    return Digest(torch.from_numpy(made), square, total, low, high, 0, x.size)
+
+
+_NO_FLOATS = np.empty(0, np.float32)
 
 
 def _contiguous(index: Index | None) -> tuple[int, bool]:
