@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from assay.formulas.errors import FormulaError
 from assay.formulas.grammar import CellRef, parse
@@ -85,7 +86,7 @@ class Cascade:
         shares: dict[str, dict[str, float]] = {}
         parts: list[tuple[str, float]] = []
         where = situation(task)
-        plain: tuple[str, bool] | None = None
+        plain: _Plain | None = None
         for system in self.systems:
             start = time.perf_counter()
             found = system.suggest(task, k)
@@ -111,8 +112,8 @@ class Cascade:
             if self.joint is not None and self.joint.knows(list(shares)):
                 for form, share in self.joint(shares, list(shares), where == "beside").items():
                     pool[form] = replace(pool[form], score=share)
-                if plain is not None and (best_known := pool.get(plain[0])) is not None:
-                    pool[plain[0]] = replace(best_known, score=max(best_known.score, self.fill))
+                if plain is not None and (best_known := pool.get(plain.form)) is not None:
+                    pool[plain.form] = replace(best_known, score=max(best_known.score, self.fill))
             if pool and max(s.score for s in pool.values()) >= self.accept:
                 break
         ms = (time.perf_counter() - began) * 1000
@@ -127,10 +128,16 @@ def _default_retrieval() -> System:
     return Retrieval()
 
 
-def _plain(
-    name: str, found: Sequence[Suggestion], task: Task, before: tuple[str, bool] | None
-) -> tuple[str, bool] | None:
-    """The plain reading of the cell, in canonical form, and whether it is a fill downwards.
+class _Plain(NamedTuple):
+    """A reading in canonical form; of a fill, whether it goes down, and whether it has copies or typed-in numbers."""
+
+    form: str
+    down: bool = False
+    sure: bool = False
+
+
+def _plain(name: str, found: Sequence[Suggestion], task: Task, before: _Plain | None) -> _Plain | None:
+    """The plain reading of the cell.
 
     It continues a fill, unless words ask for an aggregate; then it is the one over the three or more numbers that end
     there. A word that stands over (or before) the whole fill asks for nothing that the fill does not do.
@@ -141,15 +148,15 @@ def _plain(
         return before
     form = parse(found[0].formula, task.cell)
     ranges = [r for r in form.references() if r.kind == "range"]
-    if before is not None and ranges and all(r.row1 == r.row2 for r in ranges) == before[1]:
+    if before is not None and before.sure and ranges and all(r.row1 == r.row2 for r in ranges) == before.down:
         return before
     spans = [max(r.row2 - r.row1, r.col2 - r.col1) for r in ranges]
     total = found[0].score >= Aggregate.ends_here and max(spans, default=0) >= 2
-    return (form.canonical(), False) if total else None
+    return _Plain(form.canonical()) if total else None
 
 
-def _continued(found: Sequence[Suggestion], task: Task) -> tuple[str, bool] | None:
-    """What a fill puts into the target, in canonical form, if one goes on there, and whether it goes down or right.
+def _continued(found: Sequence[Suggestion], task: Task) -> _Plain | None:
+    """What a fill downwards or to the right puts into the target, if one goes on there.
 
     That is, the neighbour's first suggestion is the copy of the formula above (or left, where that one is no part of a
     fill downwards), and what stands beside the target is of the kind of what stands beside the source (a row of totals
@@ -183,7 +190,8 @@ def _continued(found: Sequence[Suggestion], task: Task) -> tuple[str, bool] | No
             given = given or (isinstance(kind, float) and not sheet.computed(*here) and not sheet.computed(*there))
     if ends and not given:
         return None
-    return parse(found[0].formula, cell).canonical(), bool(down)
+    sure = given or (not alone and _copies(sheet, source, before))
+    return _Plain(parse(found[0].formula, cell).canonical(), bool(down), sure)
 
 
 def _alike(sheet: Sheet, source: CellRef, row: int) -> bool:
@@ -192,3 +200,13 @@ def _alike(sheet: Sheet, source: CellRef, row: int) -> bool:
     if text is None or own is None:
         return False
     return sheet.store.class_of(text, row, source.col) == sheet.store.class_of(own, source.row, source.col)
+
+
+def _copies(sheet: Sheet, source: CellRef, before: tuple[int, int]) -> bool:
+    """Whether the formula before the source is a copy of the same one."""
+    places = (source, CellRef(sheet.name, *before))
+    try:
+        forms = [parse(sheet.formula(at.row, at.col) or "", at).canonical_r1c1() for at in places]
+    except FormulaError:
+        return False
+    return forms[0] == forms[1]
