@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from assay.difftest.errors import TraceCorrupt
@@ -228,7 +228,7 @@ class Writer:
             item.ready.synchronize()
         step = int(entry.name.partition("/")[0])
         entry.file = f"{self._stem(step)}-{self._number}.safetensors"
-        self._parts[entry.key] = tensor.view(torch.uint8) if tensor.dtype in BYTES else tensor.contiguous()
+        self._parts[entry.key] = tensor.view(torch.uint8) if tensor.dtype in BYTES else tensor
         if item.reuse:
             self._written.append(tensor)
         self._size += item.size
@@ -239,7 +239,7 @@ class Writer:
         if self._parts:
             target = self.folder / f"{self._stem(step)}-{self._number}.safetensors"
             part = target.with_name(f".{target.name}.{os.getpid()}.part")
-            save_file(self._parts, str(part))
+            write_tensors(part, self._parts)
             _into_place(part, target, self.fsync)
         self._number += 1
         self._release(self._size, self._written)
@@ -252,6 +252,50 @@ class Writer:
         with self._room:
             self._waiting -= size
             self._room.notify_all()
+
+
+_CODES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def write_tensors(target: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file straight from the memory of the tensors.
+
+    `safetensors.torch.save_file` takes .07 ms of Python for each tensor, with the interpreter's lock, which the step
+    that is being traced waits for. It writes the types that this does not know.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from safetensors.torch import load_file
+    >>> path = Path(tempfile.mkdtemp(), "a.safetensors")
+    >>> write_tensors(path, {"a": torch.arange(3.0), "b": torch.tensor(True), "c": torch.ones(2, 0).bfloat16()})
+    >>> read = load_file(path)
+    >>> read["a"].tolist(), read["b"].item(), read["c"].shape, read["c"].dtype
+    ([0.0, 1.0, 2.0], True, torch.Size([2, 0]), torch.bfloat16)
+    """
+    if any(t.dtype not in _CODES for t in tensors.values()):
+        from safetensors.torch import save_file
+
+        save_file({k: t.contiguous() for k, t in tensors.items()}, str(target))
+        return
+    header: dict[str, Any] = {}
+    data: list[Any] = []
+    end = 0
+    # the widest types first, so that each is aligned to its size
+    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        if end > begin:
+            data.append(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with target.open("wb", buffering=1 << 16) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for piece in data:
+            file.write(piece)
 
 
 def _into_place(part: Path, target: Path, fsync: bool = False) -> None:

@@ -20,6 +20,7 @@ from assay.difftest.sketch import digest
 from assay.difftest.writer import Entry, Writer
 
 _TWINS = ("in", "out", "gin", "gout")
+_FORWARD = ("in", "out")
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _PLAIN = (Tensor, nn.Parameter)
 SMALL = 1024  # elements; such tensors are kept whole at every level
@@ -50,9 +51,9 @@ class Recorder:
         self.recorded: dict[str, Entry] = {}
         self._order = 0
         self._seen: dict[int, tuple[Any, int, str]] = {}
-        self._storages: dict[tuple[Any, ...], tuple[Any, Tensor, str, int]] = {}
+        self._storages: dict[tuple[Any, ...], tuple[Any, Tensor | None, str, int]] = {}
         self._by_rule: dict[tuple[str, str, str], tuple[ShardSpec, str]] = {}
-        self._places: dict[Any, tuple[tuple[int, ...], Index, Tensor | None]] = {}
+        self._places: dict[Any, tuple[tuple[int, ...], Index | None, Tensor | None]] = {}
 
     def begin(self) -> None:
         """Forget the last step."""
@@ -103,24 +104,25 @@ class Recorder:
     ) -> str:  # fmt: skip
         """Keep a tensor; gives the name under which it is stored."""
         text = str(name)
-        spec, written = (spec, str(spec)) if spec is not None else self._spec(name, tensor)
+        plain = type(tensor) in _PLAIN
         local = tensor.detach()
-        if type(tensor) not in _PLAIN:
+        if not plain:
             if full is None and hasattr(tensor, "placements"):
                 full = tuple(tensor.shape)
             if hasattr(local, "to_local"):
                 local = local.to_local()
             if hasattr(local, "wait"):
                 local = local.wait()
+        spec, written = (spec, str(spec)) if spec is not None else self._spec(name, tensor)
         self._order += 1
-        twins = not exact and self._may_be_twin(name)
-        if twins:
+        now = version(tensor)
+        if not exact and self._may_be_twin(name.phase):
             seen = self._seen.get(id(tensor))
-            if seen is not None and seen[0]() is tensor and seen[1] == version(tensor):
+            if seen is not None and seen[0]() is tensor and seen[1] == now:
                 if seen[2] != text and seen[2] in self.recorded:
                     self.alias(text, seen[2], written if spec.placements else "", self._order)
                 return seen[2]
-            twin = self._twin(text, local)
+            twin = self._twin(text, local, name.phase in _FORWARD)
             if twin:
                 self.alias(text, twin, written if spec.placements else "", self._order)
                 self.stands_for(tensor, twin)
@@ -130,31 +132,36 @@ class Recorder:
             tuple(full) if full is not None else None, exact=exact,
         )  # fmt: skip
         self.recorded[text] = entry
-        self.stands_for(tensor, text)
+        self._seen[id(tensor)] = (weakref.ref(tensor), now, text)
         self._keep(entry, local, spec)
         return text
 
-    def _may_be_twin(self, name: Name) -> bool:
-        phase = name.phase.removesuffix(RECOMPUTE)
-        return phase in _TWINS or (phase in ("grad", "main_grad") and self.world == 1)
+    def _may_be_twin(self, phase: str) -> bool:
+        phase = phase.removesuffix(RECOMPUTE)
+        return phase in _TWINS or (self.world == 1 and phase in ("grad", "main_grad"))
 
-    def _twin(self, name: str, local: Tensor) -> str:
+    def _twin(self, name: str, local: Tensor, forward: bool) -> str:
         """Name under which the same memory was recorded before, if it is still alive and still holds the same.
 
         A gradient passes unchanged from a module's input to the output of the one before it, as another tensor object.
-        Autograd may add to it in place without a trace in the version counter, so that 64 elements are compared too.
+        Autograd may add to it in place without a trace in the version counter, so that 64 elements are compared too
+        (the forward pass has to count versions, since autograd depends on it).
         Parameters and what a reduction writes into are always recorded anew: an update may leave most elements alone.
         """
-        if local.numel() < 4096 or local.dtype in _FP8 or not local.is_contiguous():
+        n = local.numel()
+        if n < 4096 or local.dtype in _FP8 or not local.is_contiguous():
             return ""
         key = (local.data_ptr(), local.shape, local.dtype)
-        few = local.view(-1)[:: local.numel() // 64]
         known = self._storages.get(key)
         now = version(local)
-        same = known is not None and not known[0].expired() and known[3] == now
-        if known is not None and same and torch.equal(known[1], few) and known[2] in self.recorded:
-            return known[2]
-        self._storages[key] = (StorageWeakRef(local.untyped_storage()), few.clone(), name, now)
+        few = None if forward else local.as_strided((64,), (n // 64,))
+        if known is not None and not known[0].expired() and known[3] == now and known[2] in self.recorded:
+            before = known[1]
+            if few is None or before is None or torch.equal(before, few):
+                return known[2]
+        self._storages[key] = (
+            StorageWeakRef(local.untyped_storage()), None if few is None else few.clone(), name, now
+        )  # fmt: skip
         return ""
 
     def _keep(self, entry: Entry, local: Tensor, spec: ShardSpec) -> None:
@@ -165,15 +172,9 @@ class Recorder:
             return
         assert self.writer is not None
         if entry.level != "full":
-            key = (entry.spec, entry.full, entry.shape)
-            if key not in self._places:
-                shape = entry.full or spec.full_shape(entry.shape, self.coords)
-                index = spec.index(shape, self.coords)
-                held = torch.from_numpy(held_samples(index)[0]) if self.level == "sample" else None
-                self._places[key] = (shape, index, held)
-            shape, index, held = self._places[key]
+            shape, index, held = self._place(entry, spec)
             # by the size of the whole tensor: all ranks must hold it at one level
-            if math.prod(shape) <= SMALL:
+            if index is None:
                 entry.level = "full"
         if entry.level == "full":
             self.writer.put(entry, *self.writer.copy(local), reuse=True)
@@ -181,11 +182,26 @@ class Recorder:
         entry.full = shape
         if held is not None:
             entry.stats = {"count": float(local.numel())}
-            self.writer.put(entry, local.reshape(-1).index_select(0, held.to(local.device)).cpu())
-        else:
-            made = digest(local, index)
-            entry.stats = made.stats()
-            self.writer.put(entry, made.sketch)
+            flat = local.reshape(-1)
+            if local.is_cpu:
+                self.writer.put(entry, flat.index_select(0, held))
+            else:
+                self.writer.put(entry, flat.index_select(0, held.to(local.device)).cpu())
+            return
+        made = digest(local, index)
+        entry.stats = made.stats()
+        self.writer.put(entry, made.sketch)
+
+    def _place(self, entry: Entry, spec: ShardSpec) -> tuple[tuple[int, ...], Index | None, Tensor | None]:
+        """Whole shape, where the local tensor lies (None: it is small and kept whole), and what a sample takes."""
+        key = (entry.spec, entry.full, entry.shape)
+        if key not in self._places:
+            shape = entry.full or spec.full_shape(entry.shape, self.coords)
+            index = spec.index(shape, self.coords) if math.prod(shape) > SMALL else None
+            sampled = index is not None and self.level == "sample"
+            held = torch.from_numpy(held_samples(index)[0]) if sampled else None
+            self._places[key] = (shape, index, held)
+        return self._places[key]
 
 
 _NAMES: dict[torch.dtype, str] = {}
