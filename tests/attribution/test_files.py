@@ -170,7 +170,7 @@ def test_tables(table, tmp_path):
         read_table(tmp_path / "hole.csv", "y")
 
 
-@pytest.mark.parametrize("way", ["combined", "out-of-fold", "self-influence", "ekfac", "gradcos", "knn"])
+@pytest.mark.parametrize("way", ["combined", "out-of-fold", "linear", "self-influence", "ekfac", "gradcos", "knn"])
 def test_wrong_labels_come_first(table, way):
     path, bad = table
     found = rank_rows(read_table(path, "label"), way=way)

@@ -27,7 +27,7 @@ def rank(
     ),
     drop: Annotated[list[str] | None, typer.Option(help="Column to leave out, again for more.")] = None,
     way: Annotated[
-        str, typer.Option(help="combined, out-of-fold, self-influence, ekfac, gradcos or knn.")
+        str, typer.Option(help="combined, out-of-fold, linear, self-influence, ekfac, gradcos or knn.")
     ] = "combined",
     regression: Annotated[
         bool | None, typer.Option("--regression/--classes", help="What the label is.  [default: by its values]")

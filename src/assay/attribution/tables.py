@@ -1,15 +1,16 @@
 """Which rows of a table have a suspicious label: one call, one command.
 
-Three kinds of evidence are joined by the mean of their ranks. Out of fold: each row is judged by networks that did not
-see it, by the margin of its own label. Gradients: the mean cosine of the row's push with the pushes of all rows.
-Neighbours: minus the row's KNN-Shapley value for the others. Self-influence is there too, alone: on tables with flipped
-labels it found fewer of them than any of the three.
+Four kinds of evidence are joined by the mean of their ranks. Out of fold: each row is judged by networks that did not
+see it, by the margin of its own label, and by a linear model that did not either. Gradients: the mean cosine of the
+row's push with the pushes of all rows. Neighbours: minus the row's KNN-Shapley value for the others. Self-influence is
+there too, alone: on tables with flipped labels it found fewer of them than any of the four.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import rankdata
+from sklearn.exceptions import ConvergenceWarning
 
 from assay.attribution.chunks import write_whole
 from assay.attribution.errors import AttributionError, ShapeMismatch
@@ -28,7 +30,7 @@ from assay.attribution.methods import EKFAC, GradCos, Influence, KNNShapley
 from assay.attribution.models import ModelSpec
 from assay.attribution.subsets import leave_out
 
-WAYS = ("combined", "out-of-fold", "self-influence", "ekfac", "gradcos", "knn")
+WAYS = ("combined", "out-of-fold", "linear", "self-influence", "ekfac", "gradcos", "knn")
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ def rank_rows(
     ----------
     table : TableData
         From `read_table`.
-    way : {"combined", "out-of-fold", "self-influence", "ekfac", "gradcos", "knn"}
-        "combined" joins out-of-fold margins, gradient cosines and (for classes) KNN-Shapley; the others are one piece
-        of evidence each.
+    way : {"combined", "out-of-fold", "linear", "self-influence", "ekfac", "gradcos", "knn"}
+        "combined" joins out-of-fold margins of networks and of a linear model, gradient cosines and (for classes)
+        KNN-Shapley: the mean of their ranks. The others are one piece of evidence each.
     folds, repeats : int
         Models trained: their product.
     hidden : sequence of int
@@ -144,8 +146,10 @@ def rank_rows(
     if way in ("combined", "out-of-fold"):
         margin, suggested, confidence = _out_of_fold(table.X, y, model, spec, folds, repeats, seed, report)
         parts.append(-margin)
+    if way in ("combined", "linear"):
+        parts.append(_linear_out_of_fold(table.X, y, regression, folds, min(repeats, 2), seed))
     for one in ("gradcos", "knn") if way == "combined" else (way,):
-        if one != "out-of-fold" and not (regression and way == "combined" and one == "knn"):
+        if one not in ("out-of-fold", "linear") and not (regression and way == "combined" and one == "knn"):
             parts.append(_by_attribution(one, table.X, y, model, spec, seed))
     suspicion = parts[0] if len(parts) == 1 else np.mean([rankdata(p) / n for p in parts], axis=0)
     if regression and suggested is not None:
@@ -177,6 +181,37 @@ def _out_of_fold(
     classes = int(y.max()) + 1
     votes = np.stack([((truth.predictions[0] == c) & outside).sum(0) for c in range(classes)])
     return margin, votes.argmax(0), probability
+
+
+def _linear_out_of_fold(
+    X: np.ndarray, y: np.ndarray, regression: bool, folds: int, repeats: int, seed: int
+) -> np.ndarray:
+    """Suspicion by a logistic (ridge, for regression) model that did not see the row: one less its probability of the
+    own label, or its error.
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    n = len(X)
+    rng = np.random.default_rng([seed, 1])
+    total = np.zeros(n)
+    for _ in range(repeats):
+        for group in np.array_split(_balanced_order(y, "regression" if regression else "classification", rng), folds):
+            rest = np.ones(n, dtype=bool)
+            rest[group] = False
+            if regression:
+                total[group] += np.abs(Ridge().fit(X[rest], y[rest]).predict(X[group]) - y[group])
+                continue
+            seen = np.unique(y[rest])
+            if len(seen) == 1:
+                total[group] += y[group] != seen[0]
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # near enough for an order
+                model = LogisticRegression(max_iter=300).fit(X[rest], y[rest])
+            place = np.searchsorted(seen, y[group]).clip(max=len(seen) - 1)
+            own = model.predict_proba(X[group])[np.arange(len(group)), place]
+            total[group] += 1 - np.where(seen[place] == y[group], own, 0.0)
+    return total / repeats
 
 
 def _balanced_order(y: np.ndarray, task: str, rng: np.random.Generator) -> np.ndarray:

@@ -38,6 +38,7 @@ from assay.difftest.errors import (
     ShardSpecError,
     StepMismatch,
     TraceCorrupt,
+    Undecided,
     UnmappedName,
 )
 
@@ -174,6 +175,7 @@ __all__ = [
     "Trace",
     "TraceCorrupt",
     "Tracer",
+    "Undecided",
     "UnmappedName",
     "Verdict",
     "ZigZag",

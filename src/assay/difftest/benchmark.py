@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from assay.core.benchmark import Benchmark, Method, Metric, Task
 from assay.core.errors import SkipRun
 from assay.core.run import RunContext
+from assay.difftest.errors import Undecided
 from assay.difftest.testbed.bugs import BUGS
 from assay.difftest.testbed.config import Config, Layout
 
@@ -106,7 +107,7 @@ def evaluate(task: Task, method: Method, context: RunContext) -> Mapping[str, fl
     run: Run = task.data()
     try:
         answer: Answer = method.make().judge(TRACES.scenario(run, context.seed))
-    except ImportError as error:
+    except (ImportError, Undecided) as error:
         raise SkipRun(str(error)) from error
     context.note(place=answer.place, kind=answer.kind, category=answer.category, **answer.notes)
     nan = float("nan")

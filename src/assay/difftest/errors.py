@@ -45,3 +45,7 @@ class NondeterministicReference(DiffTestError):
 
 class LaunchError(DiffTestError):
     """A process of the test bed raised, died or did not answer in time."""
+
+
+class Undecided(DiffTestError):
+    """A method looked at part of what it had to look at, and found nothing in it; the message says at how much."""

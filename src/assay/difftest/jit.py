@@ -24,7 +24,7 @@ def _njit(function: Any) -> Any:
 
 @_njit
 def gaps(x: Any, y: Any) -> tuple[float, float, float, float, float]:
-    """Squares of ``y - x``, of x and of y, their product, and the largest difference; float32, chunk sums in float64."""
+    """Squares of ``y - x``, x and y, their product, the largest difference; in float32, sums of chunks in float64."""
     error = square = other = dot = 0.0
     gap = np.empty(_CHUNK, np.float32)
     # magnitudes are ordered as their bits are, and a maximum of integers is vector code where one of floats is not

@@ -1,4 +1,4 @@
-"""Compiled kernels where numba is installed; without it (or with ``ASSAY_DIFFTEST_JIT=0``) torch does the same, slower."""
+"""Compiled kernels where numba is installed; without it (or with ``ASSAY_DIFFTEST_JIT=0``) torch does the same."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ BUCKETS = 256
 BLOCK = 8192
 STRETCH = 128  # A: elements under one sign
 TURN = 7919  # B: so many sums are held; the following ones are added to them with another sign
+
 
 @lru_cache(maxsize=1)
 def compiled() -> Any:

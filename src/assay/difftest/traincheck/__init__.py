@@ -7,16 +7,17 @@ the tensor-parallel group, as Megatron's do, since its consistency rules build o
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.difftest.errors import LaunchError
+from assay.difftest.errors import LaunchError, Undecided
 from assay.difftest.testbed.config import Config, Layout
 
 if TYPE_CHECKING:
@@ -73,20 +74,27 @@ class TrainCheck:
 
     Parameters
     ----------
+    budget : float
+        CPU seconds for the invariants of one run, in an order drawn at random with a fixed seed.
+    each : float
+        CPU seconds for a single one, after which it counts as not checked.
     timeout : float
-        Seconds that each of its commands may take.
+        Seconds that collecting a trace and inferring invariants may take.
 
     Raises
     ------
     ImportError
         When it judges, if the variable ``ASSAY_TRAINCHECK`` names no folder with its commands.
+    Undecided
+        If the budget ended before all invariants were checked, and none of those that were is violated by this run
+        alone: it can be said of none that it was missed, nor that the run is clean.
     """
 
-    def __init__(self, timeout: float = 1800.0) -> None:
-        self.timeout = timeout
+    def __init__(self, budget: float = 240.0, each: float = 10.0, timeout: float = 1800.0) -> None:
+        self.budget, self.each, self.timeout = budget, each, timeout
 
     def judge(self, scenario: Scenario) -> Answer:
-        """Three runs (to infer, to tell what correct runs violate, the one in question), two checks."""
+        """Collect, check; then check what is violated on a correct run as well. Inference is done once a layout."""
         from assay.difftest.methods import Answer
 
         binaries = commands()
@@ -97,18 +105,47 @@ class TrainCheck:
         key = (config.with_(seed=0), scenario.layout)
         if key not in _KNOWN:
             folder = Path(tempfile.mkdtemp(prefix="assay-traincheck-"))
-            seeds = [config.seed + 1, config.seed + 2]
-            for seed, name in zip(seeds, ("first", "second")):
-                self._collect(binaries, config.with_(seed=seed), scenario.layout, 0, folder / name)
-            self._call(binaries, "infer", "-f", folder / "first", "-o", folder / "invariants.json")
-            _KNOWN[key] = (folder, self._violated(binaries, folder, "second"))
-        folder, usual = _KNOWN[key]
-        self._collect(binaries, config, scenario.layout, scenario.bug, folder / f"run{scenario.bug}")
-        found = self._violated(binaries, folder, f"run{scenario.bug}")
-        new = [text for key, text in found.items() if key not in usual]
-        invariants = sum(1 for _ in (folder / "invariants.json").open(encoding="utf-8"))
-        notes = {"invariants": invariants, "violated by a correct run": len(usual), "evidence": new[:5]}
-        return Answer(bool(new), findings=len(new), notes=notes)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            for more, name in enumerate(("first", "second"), start=1):
+                self._collect(binaries, config.with_(seed=config.seed + more), scenario.layout, 0, folder / name)
+            self._call(binaries, "traincheck-infer", "-f", folder / "first", "-o", folder / "invariants.json")
+            _KNOWN[key] = folder
+        folder = _KNOWN[key]
+        run = folder / "run"
+        try:
+            self._collect(binaries, config, scenario.layout, scenario.bug, run)
+            total, checked = self._check(binaries, folder, "run")
+        finally:
+            for old in folder.glob("run*"):
+                shutil.rmtree(old, ignore_errors=True)
+        violated = [line["invariant"] for line in checked if line["passed"] is False]
+        usual = self._check(binaries, folder, "second", violated)[1] if violated else []
+        passed = {line["invariant"]: line["text"] for line in usual if line["passed"]}
+        done = sum(line["passed"] is not None for line in checked)
+        notes = {
+            "invariants": total, "checked": done, "triggered": sum(bool(line["triggered"]) for line in checked),
+            "violated": len(violated), "violated by a correct run too": sum(u["passed"] is False for u in usual),
+            "evidence": list(passed.values())[:5],
+        }  # fmt: skip
+        if not passed and done < total:
+            raise Undecided(
+                f"{done} of {total} invariants were checked in {self.budget:g} CPU seconds, {len(violated)} violated, "
+                f"none by this run alone"
+            )
+        return Answer(bool(passed), findings=len(passed), notes=notes)
+
+    def _check(
+        self, binaries: Path, folder: Path, name: str, only: list[int] | None = None
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """Number of invariants, and what became of each that came to its turn."""
+        out = folder / f"check-{name}.jsonl"
+        facts = {
+            "trace": str(folder / name), "invariants": str(folder / "invariants.json"), "out": str(out),
+            "budget": self.budget, "each": self.each, "only": only,
+        }  # fmt: skip
+        self._call(binaries, "python", Path(__file__).with_name("driver.py"), json.dumps(facts), cwd=folder)
+        lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        return lines[0]["invariants"], lines[1:]
 
     def _collect(self, binaries: Path, config: Config, layout: Layout, bug: int, out: Path) -> None:
         work = out.with_name(out.name + "-pipeline")
@@ -116,7 +153,7 @@ class TrainCheck:
         (work / "pipeline.py").write_text(PIPELINE, encoding="utf-8")
         (work / "ranks.sh").write_text(RANKS, encoding="utf-8")
         facts = {
-            "path": str(Path(__file__).parents[2]), "config": config.facts(), "layout": asdict(layout), "bug": bug,
+            "path": str(Path(__file__).parents[3]), "config": config.facts(), "layout": asdict(layout), "bug": bug,
             "rendezvous": str(work / "rendezvous"),
         }  # fmt: skip
         more = {
@@ -124,38 +161,25 @@ class TrainCheck:
             "ASSAY_PYTHON": str(binaries / "python"),
         }  # fmt: skip
         self._call(
-            binaries, "collect", "-p", work / "pipeline.py", "-s", work / "ranks.sh", "--models-to-track", "model",
-            "--model-tracker-style", "sampler", "--output-dir", out, cwd=work, env=more,
+            binaries, "traincheck-collect", "-p", work / "pipeline.py", "-s", work / "ranks.sh", "--output-dir", out,
+            "--models-to-track", "model", "--model-tracker-style", "sampler", cwd=work, env=more,
         )  # fmt: skip
 
-    def _violated(self, binaries: Path, folder: Path, name: str) -> dict[str, str]:
-        """Violated invariants: what identifies each, and its text."""
-        out = folder / f"check-{name}"
-        self._call(binaries, "check", "-f", folder / name, "-i", folder / "invariants.json", "-o", out,
-                   "--no-html-report", cwd=folder)  # fmt: skip
-        found = {}
-        for failed in _objects((out / name / "failed.log").read_text(encoding="utf-8")):
-            invariant = failed["invariant"]
-            found[json.dumps([invariant["relation"], invariant["params"]], sort_keys=True)] = invariant[
-                "text_description"
-            ]
-        return found
-
     def _call(self, binaries: Path, what: str, *arguments: Any, cwd: Path | None = None, env: Any = None) -> None:
-        command = [str(binaries / f"traincheck-{what}"), *map(str, arguments)]
+        command = [str(binaries / what), *map(str, arguments)]
         try:
             done = subprocess.run(
                 command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
                 timeout=self.timeout,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise LaunchError(f"traincheck-{what} did not end within {self.timeout:g} s") from error
+            raise LaunchError(f"{what} did not end within {self.timeout:g} s") from error
         if done.returncode:
             lines = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
-            raise LaunchError(f"traincheck-{what} ended with code {done.returncode}: {lines}")
+            raise LaunchError(f"{what} ended with code {done.returncode}: {lines}")
 
 
-_KNOWN: dict[Any, tuple[Path, dict[str, str]]] = {}
+_KNOWN: dict[Any, Path] = {}
 
 
 def commands() -> Path:
@@ -172,13 +196,3 @@ def commands() -> Path:
             f"{VARIABLE} name its folder bin"
         )
     return Path(folder).absolute()
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    decoder, at = json.JSONDecoder(), 0
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
-            continue
-        value, at = decoder.raw_decode(text, at)
-        yield value
