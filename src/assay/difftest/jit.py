@@ -25,7 +25,8 @@ def _njit(function: Any) -> Any:
 @_njit
 def gaps(x: Any, y: Any) -> tuple[float, float, float, float, float]:
     """Squares of ``y - x``, x and y, their product, the largest difference; in float32, sums of chunks in float64."""
-    error = square = other = dot = 0.0
+    error: Any = 0.0
+    square = other = dot = error
     gap = np.empty(_CHUNK, np.float32)
     # magnitudes are ordered as their bits are, and a maximum of integers is vector code where one of floats is not
     bits = gap.view(np.int32)
@@ -57,7 +58,7 @@ def gaps(x: Any, y: Any) -> tuple[float, float, float, float, float]:
 def sketch_run(
     x: Any, bits: Any, patterns: Any, start: int, stretches: Any, rows: Any, turns: Any, places_a: Any, places_b: Any,
     sketch: Any,
-) -> tuple[float, float, int, int, int]:  # fmt: skip
+) -> tuple[float, float, Any, Any, Any]:  # fmt: skip
     """Both sketches, of [2, 256] zeros, for elements that follow each other from ``start`` on.
 
     ``stretches`` and ``turns`` are the signs from the first block and from the first turn on, the others those of all

@@ -198,8 +198,9 @@ class Recorder:
         if key not in self._places:
             shape = entry.full or spec.full_shape(entry.shape, self.coords)
             index = spec.index(shape, self.coords) if math.prod(shape) > SMALL else None
-            sampled = index is not None and self.level == "sample"
-            held = torch.from_numpy(held_samples(index)[0]) if sampled else None
+            held = None
+            if index is not None and self.level == "sample":
+                held = torch.from_numpy(held_samples(index)[0])
             self._places[key] = (shape, index, held)
         return self._places[key]
 
