@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from assay.difftest.check.compare import compare, default_tolerance
 from assay.difftest.check.comparison import Comparison
+from assay.difftest.check.judge import compare, default_tolerance
 from assay.difftest.check.result import Finding, Result, Verdict
 
 __all__ = ["Comparison", "Finding", "Result", "Verdict", "compare", "default_tolerance"]
