@@ -199,6 +199,21 @@ def test_failed_missing_skipped_and_undefined_runs_are_named(write) -> None:
     assert results.exit_code == 1
 
 
+def test_a_method_with_few_tasks_is_not_ranked(write) -> None:
+    tasks = {("abcde"[t], "all"): [0.5 + 0.05 * t] for t in range(5)}
+    tasks |= {("abcde"[t], "half"): [0.4] for t in range(3)}
+    results = write(tasks | {(t, "easy"): [0.99] for t in "ab"})
+    board = results.leaderboard()
+    found = [(row.method, row.rank, row.tasks) for row in board.rows]
+    assert found == [("all", 1, 5), ("half", 2, 3), ("easy", None, 2)]
+    assert any(note.startswith("easy is not ranked with 2 of 5 tasks (") for note in board.notes)
+    assert board.verdict.startswith("all is ahead of half")
+    # on the tasks that it has it is ranked, and where no method has many tasks all are
+    assert results.leaderboard(task=["a", "b"]).rows[0].method == "easy"
+    apart = write({(t, t): [0.1 * i] for i, t in enumerate("pqr")}).leaderboard()
+    assert [(row.method, row.rank) for row in apart.rows] == [("r", 1), ("q", 2), ("p", 3)]
+
+
 def test_a_task_without_any_result_of_a_method(write) -> None:
     benchmark = Benchmark(
         "trial", "", [Metric("accuracy", True, may_be_undefined=True)], lambda t, m, c: {},

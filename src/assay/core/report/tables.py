@@ -201,7 +201,7 @@ def interval_text(low: float, high: float, metric: Metric) -> str:
 def against_first(row: LeaderboardRow, *, short: bool = False) -> str:
     """Whether a method is told apart from the first, in a few words."""
     if row.rank is None:
-        return "no value"
+        return "few tasks" if row.tasks else "no value"
     if row.apart is None:
         return "too few pairs"
     if math.isnan(row.p):

@@ -199,17 +199,21 @@ class Results:
         with np.errstate(invalid="ignore"):
             mean_rank = np.nansum(ranks, axis=0) / np.count_nonzero(~np.isnan(ranks), axis=0)
             seconds = np.bincount(cells.m, self.columns["wall_seconds"] * cells.ok, n_methods) / runs
-        order = np.argsort(-of.mean if chosen.higher_is_better else of.mean, kind="stable")
+        held = np.count_nonzero(scores.n, axis=0)
+        thin = 2 * held < np.count_nonzero(scores.n.any(axis=1))
+        if thin[held > 0].all():  # then all are judged on what they have
+            thin[:] = False
+        order = np.lexsort((-of.mean if chosen.higher_is_better else of.mean, thin))
         apart, p, pairs = cells.apart(chosen, int(order[0]), range(n_tasks))
         gaps = cells.gaps(chosen)
         rows: list[LeaderboardRow] = []
         for i, m in enumerate(order):
-            rank = None if math.isnan(of.mean[m]) else i + 1
+            rank = None if math.isnan(of.mean[m]) or thin[m] else i + 1
             if rank and i and of.mean[m] == rows[-1].mean:
                 rank = rows[-1].rank
             row = LeaderboardRow(
                 rank, cells.methods[m], float(of.mean[m]), float(of.low[m]), float(of.high[m]), int(runs[m]),
-                int(failed[m]), int(np.count_nonzero(scores.n[:, m])), float(mean_rank[m]), float(seconds[m]),
+                int(failed[m]), int(held[m]), float(mean_rank[m]), float(seconds[m]),
                 None if apart[m] < 0 else bool(apart[m]), float(p[m]), tuple(gaps[m]),
             )  # fmt: skip
             rows.append(row)
@@ -239,6 +243,8 @@ class Results:
                 shown = "; ".join(map(str, row.gaps[:3]))
                 more = f"; and {len(row.gaps) - 3} more" if len(row.gaps) > 3 else ""
                 how = "is ranked on what it has" if row.rank else "is not ranked"
+                if row.rank is None and row.tasks:
+                    how += f" with {row.tasks} of {len(self.tasks)} tasks"
                 notes.append(f"{row.method} {how} ({shown}{more}).")
         return verdict, notes
 

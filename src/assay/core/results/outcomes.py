@@ -42,7 +42,8 @@ class LeaderboardRow:
     Attributes
     ----------
     rank : int or None
-        Equal means share a rank; None without any value.
+        Equal means share a rank. None without any value, and with values on less than half of the tasks, since a mean
+        over a few tasks says little beside means over all of them; such methods stand at the end.
     mean, low, high : float
         Mean over tasks of the means over seeds, and the interval of it; NaN where unknown.
     runs, failed : int
@@ -59,7 +60,7 @@ class LeaderboardRow:
     p : float
         That p-value.
     gaps : tuple of Gap
-        Runs that it lacks. A method with gaps is ranked on what it has.
+        Runs that it lacks. A method with gaps on less than half of the tasks is ranked on what it has.
     """
 
     rank: int | None
