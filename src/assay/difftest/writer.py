@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from assay.difftest.errors import TraceCorrupt
+from assay.difftest.parts import PartFile
 
 FORMAT = 2
 PART_BYTES = 64 << 20
@@ -94,9 +94,8 @@ class Writer:
         self._error: BaseException | None = None
         self._batch: list[_Item] = []
         self._batched = 0
-        self._parts: dict[str, Tensor] = {}
-        self._written: list[Tensor] = []
-        self._size = 0
+        self._part: PartFile | None = None
+        self._late: list[_Item] = []
         self._number = 0
         self._thread: threading.Thread | None = None
         self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
@@ -191,6 +190,9 @@ class Writer:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
+        if self._part is not None:  # of a step that was broken off
+            self._part.drop()
+            self._part = None
         self._free.clear()
         self._raise()
 
@@ -204,14 +206,12 @@ class Writer:
     # --- in the thread -------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        step = None
         while (item := self._queue.get()) is not None:
             try:
                 if isinstance(item, tuple):
-                    step, index = item
-                    self._flush(step)
+                    self._flush()
                     self._number = 0
-                    index()
+                    item[1]()
                     continue
                 for one in item:
                     self._take(one)
@@ -227,23 +227,26 @@ class Writer:
         if item.ready is not None:
             item.ready.synchronize()
         step = int(entry.name.partition("/")[0])
-        entry.file = f"{self._stem(step)}-{self._number}.safetensors"
-        self._parts[entry.key] = tensor.view(torch.uint8) if tensor.dtype in BYTES else tensor
-        if item.reuse:
-            self._written.append(tensor)
-        self._size += item.size
-        if self._size >= PART_BYTES:
-            self._flush(step)
+        tensor = tensor.view(torch.uint8) if tensor.dtype in BYTES else tensor
+        part = self._part
+        if part is not None and (part.size >= PART_BYTES or entry.key in part or part.full(entry.key, tensor)):
+            self._flush()
+        if self._part is None:
+            self._part = PartFile(self.folder / f"{self._stem(step)}-{self._number}.safetensors")
+        entry.file = self._part.target.name
+        if self._part.add(entry.key, tensor):
+            self._release(item.size, [item.tensor] if item.reuse else [])
+        else:
+            self._late.append(item)
 
-    def _flush(self, step: int) -> None:
-        if self._parts:
-            target = self.folder / f"{self._stem(step)}-{self._number}.safetensors"
-            part = target.with_name(f".{target.name}.{os.getpid()}.part")
-            write_tensors(part, self._parts)
-            _into_place(part, target, self.fsync)
+    def _flush(self) -> None:
+        if self._part is not None:
+            self._part.close(fsync=self.fsync)
+            self._part = None
         self._number += 1
-        self._release(self._size, self._written)
-        self._parts, self._written, self._size = {}, [], 0
+        for item in self._late:
+            self._release(item.size, [item.tensor] if item.reuse else [])
+        self._late = []
 
     def _release(self, size: int, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -252,57 +255,6 @@ class Writer:
         with self._room:
             self._waiting -= size
             self._room.notify_all()
-
-
-_CODES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
-
-
-def write_tensors(target: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file straight from the memory of the tensors.
-
-    `safetensors.torch.save_file` takes .07 ms of Python for each tensor, with the interpreter's lock, which the step
-    that is being traced waits for. It writes the types that this does not know.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from safetensors.torch import load_file
-    >>> path = Path(tempfile.mkdtemp(), "a.safetensors")
-    >>> write_tensors(path, {"a": torch.arange(3.0), "b": torch.tensor(True), "c": torch.ones(2, 0).bfloat16()})
-    >>> read = load_file(path)
-    >>> read["a"].tolist(), read["b"].item(), read["c"].shape, read["c"].dtype
-    ([0.0, 1.0, 2.0], True, torch.Size([2, 0]), torch.bfloat16)
-    """
-    if any(t.dtype not in _CODES for t in tensors.values()):
-        from safetensors.torch import save_file
-
-        save_file({k: t.contiguous() for k, t in tensors.items()}, str(target))
-        return
-    header: dict[str, Any] = {}
-    data: list[Any] = []
-    end = 0
-    # the widest types first, so that each is aligned to its size
-    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        if end > begin:
-            data.append(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with target.open("wb", buffering=1 << 16) as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for piece in data:
-            file.write(piece)
-
-
-def _into_place(part: Path, target: Path, fsync: bool = False) -> None:
-    if fsync:
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-    os.replace(part, target)
 
 
 def write_text(target: Path, text: str) -> Path:
