@@ -120,4 +120,4 @@ class PartFile:
         if size:
             # NumPy does not know BF16
             whole = tensor.contiguous()
-            self._file.write((whole.view(torch.int16) if tensor.dtype == torch.bfloat16 else whole).numpy())
+            self._file.write((whole.view(torch.int16) if tensor.dtype == torch.bfloat16 else whole).numpy().data)
