@@ -104,24 +104,25 @@ class Recorder:
     ) -> str:  # fmt: skip
         """Keep a tensor; gives the name under which it is stored."""
         text = str(name)
-        plain = type(tensor) in _PLAIN
+        spec, written = (spec, str(spec)) if spec is not None else self._spec(name, tensor)
+        self._order += 1
+        now = version(tensor)
+        twins = not exact and self._may_be_twin(name.phase)
+        if twins:
+            seen = self._seen.get(id(tensor))
+            if seen is not None and seen[0]() is tensor and seen[1] == now:
+                if seen[2] != text and seen[2] in self.recorded:
+                    self.alias(text, seen[2], written if spec.placements else "", self._order)
+                return seen[2]
         local = tensor.detach()
-        if not plain:
+        if type(tensor) not in _PLAIN:
             if full is None and hasattr(tensor, "placements"):
                 full = tuple(tensor.shape)
             if hasattr(local, "to_local"):
                 local = local.to_local()
             if hasattr(local, "wait"):
                 local = local.wait()
-        spec, written = (spec, str(spec)) if spec is not None else self._spec(name, tensor)
-        self._order += 1
-        now = version(tensor)
-        if not exact and self._may_be_twin(name.phase):
-            seen = self._seen.get(id(tensor))
-            if seen is not None and seen[0]() is tensor and seen[1] == now:
-                if seen[2] != text and seen[2] in self.recorded:
-                    self.alias(text, seen[2], written if spec.placements else "", self._order)
-                return seen[2]
+        if twins:
             twin = self._twin(text, local, name.phase in _FORWARD)
             if twin:
                 self.alias(text, twin, written if spec.placements else "", self._order)
