@@ -173,6 +173,17 @@ def test_lattice_of_three_axes():
     assert (2, 2, 2) not in ran and "RuntimeError: no such layout" in found.errors.values()
 
 
+def test_a_larger_degree_that_fails_alone_points_at_the_groups():
+    """Of the specification's diagnosis rules: right with TP 2, wrong with TP 4."""
+    axes = {"tp": [1, 2, 4], "sp": [False, True], "dp": [1, 2]}
+    found = bisect(lambda tp=1, sp=False, dp=1: not (tp == 4 and sp), axes)
+    assert found.minimal == [{"tp": 4, "sp": True}]
+    assert found.remarks() == ["right with tp=2 and wrong with tp=4: look at how its groups are made"]
+    assert str(found).endswith("tried); right with tp=2 and wrong with tp=4: look at how its groups are made")
+    assert bisect(lambda tp=1, sp=False, dp=1: tp == 1, axes).remarks() == []
+    assert bisect(lambda tp=1, sp=False, dp=1: not sp, axes).remarks() == []
+
+
 def test_benchmark_on_one_bug_and_one_correct_run(tmp_path):
     from assay.difftest.benchmark import benchmark
 

@@ -31,7 +31,32 @@ class Bisection:
         if not self.minimal:
             return f"no failing configuration among {len(self.tried)}"
         words = [" and ".join(f"{a}={v}" for a, v in m.items()) or "even the plain configuration" for m in self.minimal]
-        return f"fails only with {'; or with '.join(words)} ({len(self.tried)} configurations tried)"
+        said = f"fails only with {'; or with '.join(words)} ({len(self.tried)} configurations tried)"
+        return "; ".join([said, *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """Where a degree fails and a smaller one of the same axis passes: then the groups are suspect, not the sums.
+
+        Examples
+        --------
+        >>> bisect(lambda tp=1: tp < 4, {"tp": [1, 2, 4]}).remarks()
+        ['right with tp=2 and wrong with tp=4: look at how its groups are made']
+        """
+        found = []
+        for failing in self.minimal:
+            for axis, degree in failing.items():
+                if isinstance(degree, bool) or not isinstance(degree, int):
+                    continue
+                smaller = [
+                    dict(key)[axis] for key, passed in self.tried.items()
+                    if passed and dict(key) | {axis: degree} == failing and 1 < dict(key).get(axis, 0) < degree
+                ]  # fmt: skip
+                if smaller:
+                    found.append(
+                        f"right with {axis}={max(smaller)} and wrong with {axis}={degree}: "
+                        f"look at how its groups are made"
+                    )
+        return found
 
 
 def bisect(
