@@ -57,12 +57,35 @@ def test_the_shipped_table_trains_a_model_that_knows_shapes_it_has_not_seen(tmp_
     assert len(rows) >= 100
     assert labels.shape == rules.shape == (len(rows), 4)
     assert len(rows[0]) == 25
-    seen, unseen = slice(0, 160), slice(160, 240)
+    seen, unseen = slice(0, 700), slice(700, None)
     found = predictions(ShapeClassifier().fit(rows[seen], labels[seen]), rows[unseen])
     macro_f1 = label_scores(found, labels[unseen].astype(float))["macro_f1"]
     assert macro_f1 > label_scores(rules[unseen], labels[unseen].astype(float))["macro_f1"]
     write_table(tmp_path / "t.npz", rows[:5], labels[:5], rules[:5])
     np.testing.assert_array_equal(read_table(tmp_path / "t.npz")[1], labels[:5])
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "label"),
+    [
+        ("star", 3, "multi_branch"),
+        ("path", 1, "simple_traj"),
+        ("cycle", None, "simple_traj"),
+        ("clusters", 4, "clusters"),
+    ],
+)
+def test_the_shipped_model_is_right_on_plain_shapes(kind, parts, label):
+    """500 cells in 20 dimensions, of a seed that the table does not use; a ring is a simple trajectory."""
+    made = make_shape(kind, 500, 20, sigma=0.05, parts=parts, seed=20_261_201)
+    found = detect_shape(made.X, n_bootstrap=0, n_jobs=1, stability=False)
+    assert {name for name, p in found.model.items() if p > 0.5} == {label}
+    assert {name for name, holds in zip(LABELS, made.label, strict=True) if holds} == {label}
+
+
+def test_the_shipped_model_sees_nothing_in_a_cloud():
+    X = np.random.default_rng(20_261_201).normal(size=(500, 20))
+    found = detect_shape(X, n_bootstrap=0, n_jobs=1, stability=False)
+    assert max(found.model.values()) < 0.5
 
 
 def test_a_table_is_gone_on_with(tmp_path, monkeypatch):

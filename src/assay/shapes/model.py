@@ -116,7 +116,9 @@ class ShapeClassifier:
             if min(y.sum(), (~y).sum()) < 6:
                 self.models_[name] = float(y.mean())
                 continue
-            trees = HistGradientBoostingClassifier(max_iter=60, min_samples_leaf=5, random_state=self.random_state)
+            trees = HistGradientBoostingClassifier(
+                learning_rate=0.15, max_iter=40, max_leaf_nodes=6, min_samples_leaf=5, random_state=self.random_state
+            )
             self.models_[name] = CalibratedClassifierCV(trees, method="sigmoid", cv=3).fit(X, y)
         return self
 
