@@ -379,7 +379,7 @@ def main() -> None:
         def largest() -> torch.Tensor:
             return rivals.dattri_tracin(512)
 
-        race("GradDot against dattri TracIn in batches of 512", ours(GradDot(target="loss")), largest, 10)
+        race("GradDot against dattri TracIn in batches of 512", ours(GradDot(target="loss")), largest, 100)
         print(f"{'':4s}LDS {score(a):.3f} ours, {score(b):.3f} captum, {score(c.detach().T):.3f} dattri")
     if "last" in wanted:
         last = TracInLast(bias=False, target="loss")
