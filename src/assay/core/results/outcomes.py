@@ -60,7 +60,7 @@ class LeaderboardRow:
     p : float
         That p-value.
     gaps : tuple of Gap
-        Runs that it lacks. A method with gaps on less than half of the tasks is ranked on what it has.
+        Runs that it lacks. A method with values on half of the tasks or more is ranked on what it has.
     """
 
     rank: int | None

@@ -112,8 +112,8 @@ class Cascade:
             if self.joint is not None and self.joint.knows(list(shares)):
                 for form, share in self.joint(shares, list(shares), where == "beside").items():
                     pool[form] = replace(pool[form], score=share)
-                if plain is not None and (best_known := pool.get(plain.form)) is not None:
-                    pool[plain.form] = replace(best_known, score=max(best_known.score, self.fill))
+                if plain is not None and plain.form in pool:
+                    pool[plain.form] = replace(pool[plain.form], score=max(pool[plain.form].score, self.fill))
             if pool and max(s.score for s in pool.values()) >= self.accept:
                 break
         ms = (time.perf_counter() - began) * 1000
